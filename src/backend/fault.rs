@@ -1,0 +1,1 @@
+//! Makes the n-th backend call fail.

@@ -1,0 +1,101 @@
+//! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `fault`
+//! decorates any backend so that chosen calls fail.
+//!
+//! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
+//! `synchronize` and `synchronize_all`. The pool calls it holding no lock that an allocation which hits
+//! could wait for.
+
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use thiserror::Error;
+
+pub mod fault;
+pub mod host;
+
+/// Why a backend call failed. A failed call has changed nothing.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BackendError {
+    /// The device has no memory (or address space, or mappings) left for this call.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// The driver is gone, or the process has forked: no call may be made any more.
+    #[error("the driver is gone")]
+    Unloaded,
+    /// The context is lost; physical memory can still be given back.
+    #[error("{0}")]
+    Lost(String),
+    /// The stream named is not one.
+    #[error("{0}")]
+    InvalidStream(String),
+    /// Anything else, with the call and the driver's code.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// An event of the backend's own, recorded once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+impl Event {
+    /// An event that is complete from the start: nothing was in flight when it was recorded.
+    pub const COMPLETE: Event = Event(0);
+}
+
+/// What the pool asks of a device. Sizes are in bytes and multiples of [`Backend::granularity`].
+pub trait Backend: Send + Sync + std::fmt::Debug {
+    /// `"host"`, `"cuda"`.
+    fn name(&self) -> &'static str;
+
+    /// Every size and mapped address is a multiple of this power of two.
+    fn granularity(&self) -> u64;
+
+    /// How many mappings may exist at once.
+    fn mapping_limit(&self) -> u64;
+
+    /// May any call still be made? False once the driver is gone or the process has forked; the pool then
+    /// does its bookkeeping without a call.
+    fn usable(&self) -> bool;
+
+    /// Reserves a range of addresses, aligned to `granularity`. Costs no memory.
+    fn reserve(&self, bytes: u64) -> Result<Addr, BackendError>;
+
+    /// Gives a range back. Pre: exactly a range from `reserve`, with nothing mapped in it.
+    fn unreserve(&self, at: Addr, bytes: u64) -> Result<(), BackendError>;
+
+    /// Creates physical memory. It is not mapped anywhere.
+    fn create(&self, bytes: u64) -> Result<PageHandle, BackendError>;
+
+    /// Gives physical memory back. Pre: mapped nowhere, and no queued work can touch it.
+    fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError>;
+
+    /// Maps a whole page at `at`, readable and writable wherever the pool's access list says. Pre: the
+    /// addresses are reserved and unmapped. One page may be mapped at several addresses at once; its
+    /// contents are the same through each.
+    fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError>;
+
+    /// Unmaps `[at, at + bytes)`, which must be a union of adjacent complete mappings. Not stream-ordered:
+    /// pre: the host has seen all work that could use these addresses complete.
+    fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError>;
+
+    /// The identity of a stream. May touch the stream: only inside a call that names it.
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError>;
+
+    /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.
+    fn record(&self, stream: StreamHandle) -> Result<Event, BackendError>;
+
+    /// Has the event's work completed? Never blocks.
+    fn query(&self, event: Event) -> Result<bool, BackendError>;
+
+    /// Makes `stream` wait for `event` before any work queued on it later. Does not block the host. Only
+    /// inside a call that names the stream.
+    fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError>;
+
+    /// Blocks until the event's work has completed.
+    fn synchronize(&self, event: Event) -> Result<(), BackendError>;
+
+    /// Gives an event back. The work it covers need not be complete. Never fails.
+    fn forget(&self, event: Event);
+
+    /// Blocks until all work queued on any stream before this call, destroyed streams included, has
+    /// completed.
+    fn synchronize_all(&self) -> Result<(), BackendError>;
+}

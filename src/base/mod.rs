@@ -1,0 +1,5 @@
+//! What every layer shares: units, errors, ranked locks.
+
+pub mod error;
+pub mod lock;
+pub mod units;

@@ -1,0 +1,67 @@
+//! Options of a pool, checked once when it is created.
+
+use std::sync::Arc;
+
+/// Where a pool's memory lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Memory of a GPU.
+    Device,
+    /// Page-locked host memory.
+    Pinned,
+    /// Plain host memory.
+    Host,
+}
+
+/// The three reuse policies of stream-ordered pools; all on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reuse {
+    /// Reuse across streams that an event dependency (told through the hooks) has ordered.
+    pub event_dependencies: bool,
+    /// Reuse of blocks whose stream's work is seen to be complete.
+    pub opportunistic: bool,
+    /// The pool may make the asking stream wait for the freeing one.
+    pub internal_dependencies: bool,
+}
+
+/// Called without any lock when a request is about to fail, with the bytes asked for; true: try once more.
+pub type OomCallback = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
+/// Options of a pool.
+#[derive(Clone)]
+pub struct Config {
+    /// Where the memory lives.
+    pub memory: MemoryKind,
+    /// The device's ordinal; ignored for host memory.
+    pub device: i32,
+    /// Physical bytes never exceeded; 0: no limit.
+    pub max_bytes: u64,
+    /// Free physical memory above this is given back at frees and synchronises; `u64::MAX`: kept.
+    pub release_threshold: u64,
+    /// Physical bytes created with the pool.
+    pub initial_bytes: u64,
+    /// Reuse across streams.
+    pub reuse: Reuse,
+    /// The pool grows rather than moves pages while it holds at most `(1 + slack)` times the peak in use.
+    pub slack: f64,
+    /// Shown in reports and messages.
+    pub name: String,
+    /// Asked before a request fails.
+    pub on_oom: Option<OomCallback>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            memory: MemoryKind::Device,
+            device: 0,
+            max_bytes: 0,
+            release_threshold: u64::MAX,
+            initial_bytes: 0,
+            reuse: Reuse { event_dependencies: true, opportunistic: true, internal_dependencies: true },
+            slack: 0.01,
+            name: String::new(),
+            on_oom: None,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Live pools, defaults, exit and fork.

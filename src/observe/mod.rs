@@ -1,0 +1,3 @@
+//! What a pool tells about itself.
+
+pub mod stats;
