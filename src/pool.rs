@@ -1,12 +1,28 @@
-//! One pool: routing, the out-of-memory path, options. Thread-safe; every method may be called from any
-//! thread, and each checks first that the pool has not ended.
+//! One pool: routing, options, and the calls of its users. `miss` serves what is not free at hand,
+//! `release` gives memory back, `order` hears of the user's events and synchronises.
+//!
+//! Locks: `grow` (one miss, trim or squeeze at a time) before `heap` (the books). The backend is called
+//! under `grow` or under none, never under `heap`, so a request that hits never waits for the driver. What
+//! was read under `heap` is read again after a call.
 
-use crate::backend::Backend;
+mod miss;
+mod order;
+mod release;
+
+use crate::alloc::heap::Heap;
+use crate::alloc::order::COMMON;
+use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST};
+use crate::backend::metered::Metered;
+use crate::backend::{Backend, BackendError, Event};
 use crate::base::error::Error;
-use crate::base::units::{Addr, EventHandle, StreamHandle};
+use crate::base::lock::{Rank, Ranked, RankedGuard};
+use crate::base::units::{Addr, StreamHandle, StreamId};
 use crate::config::Config;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use order::Mark;
 
 /// What `end` found still allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,69 +56,364 @@ pub enum Attribute {
     UsedHigh,
 }
 
-/// A moment on the streams a pool knows, taken before a synchronise and confirmed after it.
-#[derive(Clone, Debug)]
-pub struct Mark {}
+/// What is kept under the `grow` lock.
+#[derive(Debug, Default)]
+struct Growth {
+    /// Bytes of the next address range to be reserved.
+    next_range: u64,
+}
 
-/// A stream-ordered memory pool.
-#[derive(Debug)]
-pub struct Pool {}
+/// A stream as a call named it.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    handle: StreamHandle,
+    /// None: no work is ever in flight on it.
+    id: Option<StreamId>,
+}
 
-#[allow(unused_variables)]
+/// A stream-ordered memory pool. Every method may be called from any thread; after `end` each fails with
+/// `PoolDestroyed`.
+pub struct Pool {
+    config: Config,
+    backend: Metered,
+    grow: Ranked<Growth>,
+    heap: Ranked<Heap>,
+    ended: AtomicBool,
+    /// Events to forget. They are kept until no miss can be looking at them.
+    stale: Ranked<Vec<Event>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({:?} on {})", self.config.name, self.backend.name())
+    }
+}
+
 impl Pool {
     /// Creates a pool. Takes `initial_bytes` at once, or fails.
-    pub fn new(config: Config, backend: Arc<dyn Backend>) -> Result<Pool, Error> { todo!() }
-    /// The options it was created with.
-    pub fn config(&self) -> &Config { todo!() }
-    /// Allocates `bytes` (0 gives a unique address) aligned to `align` (0: 256) for use on `stream`.
-    pub fn alloc(&self, bytes: u64, align: u64, stream: StreamHandle) -> Result<Addr, Error> { todo!() }
-    /// Allocates every size, or none. `out` has as many places as `sizes`.
-    pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> { todo!() }
-    /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
-    pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> { todo!() }
-    /// Frees every block, or none.
-    pub fn free_batch(&self, blocks: &[Addr], stream: StreamHandle) -> Result<(), Error> { todo!() }
-    /// Frees a block all use of which is over, on every stream. Returns its size.
-    pub fn free_synced(&self, at: Addr) -> Result<u64, Error> { todo!() }
-    /// The block is also used on `stream`: its free waits for that stream's work too.
-    pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> { todo!() }
-    /// Makes `counts[i]` blocks of `sizes[i]` allocatable on `stream` without growing.
-    pub fn warmup(&self, sizes: &[u64], counts: &[u64], stream: StreamHandle) -> Result<(), Error> { todo!() }
-    /// Gives back free memory, without waiting for any work, until at most `keep` bytes are reserved.
-    pub fn trim(&self, keep: u64) -> Result<(), Error> { todo!() }
-    /// Waits for pending frees, gives back everything that is free, and returns how many bytes that was.
-    pub fn squeeze(&self) -> Result<u64, Error> { todo!() }
-    /// Reads an attribute.
-    pub fn attribute(&self, attribute: Attribute) -> Result<u64, Error> { todo!() }
-    /// Sets an attribute.
-    pub fn set_attribute(&self, attribute: Attribute, value: u64) -> Result<(), Error> { todo!() }
-    /// The counters now.
-    pub fn stats(&self) -> Result<Stats, Error> { todo!() }
-    /// Peaks become the current values.
-    pub fn reset_peaks(&self) -> Result<(), Error> { todo!() }
+    pub fn new(config: Config, backend: Arc<dyn Backend>) -> Result<Pool, Error> {
+        if !(config.slack >= 0.0 && config.slack <= 16.0) {
+            return Err(Error::InvalidArgument(format!(
+                "slack is {}; it is a share of the memory in use, from 0 to 16 (0.01: one per cent)",
+                config.slack
+            )));
+        }
+        if config.max_bytes != 0 && config.initial_bytes > config.max_bytes {
+            return Err(Error::InvalidArgument(format!(
+                "initial_bytes ({}) is above max_bytes ({}); lower it or raise the limit",
+                config.initial_bytes, config.max_bytes
+            )));
+        }
+        let slot = backend.granularity();
+        let pool = Pool {
+            grow: Ranked::new(Rank::Grow, Growth::default()),
+            heap: Ranked::new(Rank::Heap, Heap::new(slot, config.reuse, config.release_threshold)),
+            stale: Ranked::new(Rank::Stale, Vec::new()),
+            backend: Metered::new(backend),
+            ended: AtomicBool::new(false),
+            config,
+        };
+        pool.grow_by(pool.config.initial_bytes)?;
+        Ok(pool)
+    }
 
-    /// The user recorded `event` on `stream` (call after the driver's record, in the same call).
-    pub fn event_recorded(&self, event: EventHandle, stream: StreamHandle) { todo!() }
-    /// The user made `stream` wait for `event`.
-    pub fn stream_waits(&self, stream: StreamHandle, event: EventHandle) { todo!() }
-    /// The event handle is no longer one.
-    pub fn event_destroyed(&self, event: EventHandle) { todo!() }
-    /// Takes a mark before the host synchronises with `stream`.
-    pub fn mark_stream(&self, stream: StreamHandle) -> Mark { todo!() }
-    /// Takes a mark before the host synchronises with `event`.
-    pub fn mark_event(&self, event: EventHandle) -> Mark { todo!() }
-    /// Takes a mark before the host synchronises with the whole device.
-    pub fn mark_all(&self) -> Mark { todo!() }
-    /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
-    pub fn synchronized(&self, mark: Mark) { todo!() }
+    /// The options it was created with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Allocates `bytes` (0 gives a unique address) aligned to `align` (0: 256) for use on `stream`.
+    pub fn alloc(&self, bytes: u64, align: u64, stream: StreamHandle) -> Result<Addr, Error> {
+        check_request(bytes, align)?;
+        let stream = self.name(stream)?;
+        let mut heap = self.books()?;
+        let index = index(&mut heap, stream);
+        if let Some(at) = heap.alloc(bytes, align, index) {
+            heap.stats.hits += 1;
+            let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
+            drop(heap);
+            self.record_if(due, stream);
+            return Ok(Addr(at));
+        }
+        drop(heap);
+        self.miss(bytes, align, stream)
+    }
+
+    /// Allocates every size, or none. `out` has as many places as `sizes`.
+    pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
+        assert_eq!(sizes.len(), out.len());
+        for &bytes in sizes {
+            check_request(bytes, 0)?;
+        }
+        let stream = self.name(stream)?;
+        for (index, &bytes) in sizes.iter().enumerate() {
+            let got = self.alloc_named(bytes, 0, stream);
+            match got {
+                Ok(at) => out[index] = at,
+                Err(error) => {
+                    let mut heap = self.books()?;
+                    for at in &mut out[..index] {
+                        let block = heap.find_block(at.0).expect("allocated above");
+                        // handed to nobody: no work can use it
+                        heap.free(block, COMMON, true);
+                        heap.stats.allocations -= 1;
+                        heap.stats.frees -= 1;
+                        *at = Addr(0);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn alloc_named(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
+        let mut heap = self.books()?;
+        let index = index(&mut heap, stream);
+        if let Some(at) = heap.alloc(bytes, align, index) {
+            heap.stats.hits += 1;
+            return Ok(Addr(at));
+        }
+        drop(heap);
+        self.miss(bytes, align, stream)
+    }
+
+    /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
+    pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> {
+        if !self.backend.usable() {
+            return self.free_quietly(at);
+        }
+        let stream = self.name(stream)?;
+        let mut heap = self.books()?;
+        let block = heap.find_block(at.0)?;
+        let index = index(&mut heap, stream);
+        let bytes = heap.free(block, index, false);
+        self.after_frees(heap, stream, index);
+        Ok(bytes)
+    }
+
+    /// Frees every block, or none.
+    pub fn free_batch(&self, blocks: &[Addr], stream: StreamHandle) -> Result<(), Error> {
+        if !self.backend.usable() {
+            return blocks.iter().try_for_each(|&at| self.free_quietly(at).map(|_| ()));
+        }
+        let stream = self.name(stream)?;
+        let mut heap = self.books()?;
+        let mut sorted: Vec<Addr> = blocks.to_vec();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::DoubleFree(pair[0]));
+        }
+        for &at in blocks {
+            heap.find_block(at.0)?;
+        }
+        let index = index(&mut heap, stream);
+        for &at in blocks {
+            let block = heap.find_block(at.0)?;
+            heap.free(block, index, false);
+        }
+        self.after_frees(heap, stream, index);
+        Ok(())
+    }
+
+    /// Frees a block all use of which is over, on every stream. Returns its size.
+    pub fn free_synced(&self, at: Addr) -> Result<u64, Error> {
+        if !self.backend.usable() {
+            return self.free_quietly(at);
+        }
+        let mut heap = self.books()?;
+        let block = heap.find_block(at.0)?;
+        let bytes = heap.free(block, COMMON, true);
+        let over = heap.stats.reserved > heap.release_threshold;
+        drop(heap);
+        if over {
+            self.apply_threshold();
+        }
+        Ok(bytes)
+    }
+
+    /// The backend is gone: only the books are kept, so that leaks are still counted rightly.
+    fn free_quietly(&self, at: Addr) -> Result<u64, Error> {
+        let mut heap = self.books()?;
+        let block = heap.find_block(at.0)?;
+        Ok(heap.free(block, COMMON, true))
+    }
+
+    fn after_frees(&self, heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
+        let due = heap.event_due(index);
+        let over = heap.stats.reserved > heap.release_threshold;
+        drop(heap);
+        self.record_if(due, stream);
+        if over {
+            self.apply_threshold();
+        }
+    }
+
+    /// The block is also used on `stream`: its free waits for that stream's work too.
+    pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
+        let stream = self.name(stream)?;
+        let mut heap = self.books()?;
+        let block = heap.find_block(at.0)?;
+        if let Some(id) = stream.id {
+            heap.record_use(block, id);
+        }
+        Ok(())
+    }
+
+    /// Makes `counts[i]` blocks of `sizes[i]` allocatable on `stream` without growing.
+    pub fn warmup(&self, sizes: &[u64], counts: &[u64], stream: StreamHandle) -> Result<(), Error> {
+        let total = counts.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
+        let total = total.filter(|&total| total <= 1 << 32).ok_or_else(|| {
+            Error::InvalidArgument("the counts of weir_pool_warmup add up to more than 2^32 blocks".into())
+        })?;
+        let each: Vec<u64> = sizes
+            .iter()
+            .zip(counts)
+            .flat_map(|(&bytes, &count)| std::iter::repeat_n(bytes, count as usize))
+            .collect();
+        let mut blocks = vec![Addr(0); total as usize];
+        self.alloc_batch(&each, stream, &mut blocks)?;
+        let mut heap = self.books()?;
+        for at in blocks {
+            let block = heap.find_block(at.0)?;
+            heap.free(block, COMMON, true);
+        }
+        Ok(())
+    }
+
+    /// Reads an attribute.
+    pub fn attribute(&self, attribute: Attribute) -> Result<u64, Error> {
+        let heap = self.books()?;
+        Ok(match attribute {
+            Attribute::ReuseFollowEventDependencies => u64::from(heap.reuse.event_dependencies),
+            Attribute::ReuseAllowOpportunistic => u64::from(heap.reuse.opportunistic),
+            Attribute::ReuseAllowInternalDependencies => u64::from(heap.reuse.internal_dependencies),
+            Attribute::ReleaseThreshold => heap.release_threshold,
+            Attribute::ReservedCurrent => heap.stats.reserved,
+            Attribute::ReservedHigh => heap.stats.reserved_peak,
+            Attribute::UsedCurrent => heap.stats.used,
+            Attribute::UsedHigh => heap.stats.used_peak,
+        })
+    }
+
+    /// Sets an attribute.
+    pub fn set_attribute(&self, attribute: Attribute, value: u64) -> Result<(), Error> {
+        let mut heap = self.books()?;
+        let switch = || match value {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Error::InvalidArgument(format!("{attribute:?} is a switch: 0 or 1, not {value}"))),
+        };
+        let peak = || match value {
+            0 => Ok(()),
+            _ => Err(Error::InvalidArgument(format!("{attribute:?} can only be reset, by 0, not set to {value}"))),
+        };
+        match attribute {
+            Attribute::ReuseFollowEventDependencies => heap.reuse.event_dependencies = switch()?,
+            Attribute::ReuseAllowOpportunistic => heap.reuse.opportunistic = switch()?,
+            Attribute::ReuseAllowInternalDependencies => heap.reuse.internal_dependencies = switch()?,
+            Attribute::ReleaseThreshold => heap.release_threshold = value,
+            Attribute::ReservedHigh => {
+                peak()?;
+                heap.stats.reserved_peak = heap.stats.reserved;
+            }
+            Attribute::UsedHigh => {
+                peak()?;
+                heap.stats.used_peak = heap.stats.used;
+            }
+            Attribute::ReservedCurrent | Attribute::UsedCurrent => {
+                return Err(Error::InvalidArgument(format!("{attribute:?} can only be read")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The counters now.
+    pub fn stats(&self) -> Result<Stats, Error> {
+        let heap = self.books()?;
+        let mut stats = heap.stats;
+        stats.largest_free = heap.largest_free();
+        drop(heap);
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        stats.page_creates = count(&self.backend.creates);
+        stats.page_releases = count(&self.backend.releases);
+        stats.maps = count(&self.backend.maps);
+        stats.unmaps = count(&self.backend.unmaps);
+        stats.event_calls = count(&self.backend.events);
+        stats.driver_calls = self.backend.total();
+        Ok(stats)
+    }
+
+    /// Peaks become the current values.
+    pub fn reset_peaks(&self) -> Result<(), Error> {
+        let mut heap = self.books()?;
+        heap.stats.used_peak = heap.stats.used;
+        heap.stats.reserved_peak = heap.stats.reserved;
+        Ok(())
+    }
 
     /// The size of the live block that starts at `at`, if this pool has one there.
-    pub fn block_size(&self, at: Addr) -> Option<u64> { todo!() }
+    pub fn block_size(&self, at: Addr) -> Option<u64> {
+        let heap = self.books().ok()?;
+        let block = heap.find_block(at.0).ok()?;
+        Some(heap.block_bytes(block))
+    }
+
     /// Does this address lie in the pool's address ranges?
-    pub fn contains(&self, at: Addr) -> bool { todo!() }
-    /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
-    /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
-    pub fn end(&self) -> Leaked { todo!() }
-    /// Checks every invariant; panics on the first that does not hold.
-    pub fn validate(&self) { todo!() }
+    pub fn contains(&self, at: Addr) -> bool {
+        self.books().is_ok_and(|heap| heap.space.range_of(at.0).is_some())
+    }
+
+    /// Checks every invariant; panics on the first that does not hold. Waits for a miss in progress.
+    pub fn validate(&self) {
+        let _grow = self.grow.lock();
+        if let Ok(heap) = self.books() {
+            heap.validate();
+        }
+    }
+
+    /// The books, unless the pool has ended.
+    fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.heap.lock();
+        if self.ended.load(Ordering::Relaxed) { Err(Error::PoolDestroyed { handle: 0 }) } else { Ok(heap) }
+    }
+
+    /// Who is this? Asks the backend, so no lock may be held.
+    fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
+        match self.backend.stream_id(handle) {
+            Ok(id) if self.backend.is_inert(id) => Ok(Named { handle, id: None }),
+            Ok(id) => Ok(Named { handle, id: Some(id) }),
+            Err(error) => Err(translate(error, handle)),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The arena of a named stream.
+fn index(heap: &mut Heap, stream: Named) -> u32 {
+    stream.id.map_or(COMMON, |id| heap.stream(id))
+}
+
+fn check_request(bytes: u64, align: u64) -> Result<(), Error> {
+    if align != 0 && (!align.is_power_of_two() || align > MAX_ALIGN) {
+        return Err(Error::InvalidAlignment { given: align, most: MAX_ALIGN });
+    }
+    if bytes > MAX_REQUEST {
+        return Err(Error::SizeTooLarge { asked: bytes, most: MAX_REQUEST });
+    }
+    Ok(())
+}
+
+fn translate(error: BackendError, stream: StreamHandle) -> Error {
+    match error {
+        BackendError::InvalidStream(why) => Error::InvalidStream(stream, why),
+        BackendError::Unloaded => Error::Unloaded,
+        BackendError::Lost(why) => Error::DeviceLost(why),
+        BackendError::OutOfMemory(why) | BackendError::Other(why) => Error::Backend(why),
+    }
 }

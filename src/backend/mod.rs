@@ -10,6 +10,7 @@ use thiserror::Error;
 
 pub mod fault;
 pub mod host;
+pub mod metered;
 
 /// Why a backend call failed. A failed call has changed nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -78,6 +79,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// The identity of a stream. May touch the stream: only inside a call that names it.
     fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError>;
+
+    /// Is this a stream that never has work in flight? Memory freed on it is everybody's at once.
+    fn is_inert(&self, _stream: StreamId) -> bool {
+        false
+    }
 
     /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError>;

@@ -1,0 +1,135 @@
+//! The invariants of the books, as equations. Tests call `validate` after every step.
+
+use super::heap::Heap;
+use super::node::{Kind, NIL};
+use super::order::COMMON;
+use super::size::round_down;
+use std::collections::HashMap;
+
+impl Heap {
+    /// Checks everything, in time linear in all there is; panics on the first equation that does not hold.
+    /// Call it between operations only.
+    pub fn validate(&self) {
+        self.space.validate();
+        self.validate_nodes();
+        self.validate_pages();
+        self.validate_arenas();
+    }
+
+    fn validate_nodes(&self) {
+        let slot = self.space.slot();
+        let (mut used, mut cached, mut free, mut pending) = (0, 0, 0, 0);
+        let mut blocks = 0;
+        for range in &self.space.ranges {
+            let mut id = range.first;
+            while id != NIL {
+                let node = &self.space.nodes[id];
+                let mut at = node.start;
+                while at < node.end() {
+                    let mapping = self.space.mapping_at(at);
+                    let active = mapping != NIL && self.pages.is_active(mapping);
+                    match node.kind {
+                        Kind::Void => assert_eq!(mapping, NIL, "void is unmapped: {node:?}"),
+                        Kind::Hole => assert!(mapping != NIL && !active, "a hole is dormant: {node:?}"),
+                        _ => assert!(active, "backed by active mappings: {node:?}"),
+                    }
+                    at = round_down(at, slot) + slot;
+                }
+                match node.kind {
+                    Kind::Live => {
+                        used += node.len;
+                        blocks += 1;
+                    }
+                    Kind::Limbo => pending += node.len,
+                    Kind::Free => {
+                        free += node.len;
+                        let next = node.next;
+                        if next != NIL && self.space.nodes[next].kind == Kind::Free {
+                            let other = &self.space.nodes[next];
+                            assert!(node.owner != other.owner, "neighbours are joined: {node:?} {other:?}");
+                        }
+                    }
+                    Kind::Slab => {
+                        self.slabs.validate(node.slab);
+                        let slab = self.slabs.get(node.slab);
+                        let size = self.slabs.block_bytes(node.slab);
+                        assert_eq!((slab.base, slab.node), (node.start, id), "a slab knows its run");
+                        let live = u64::from(slab.blocks - slab.free - slab.limbo);
+                        used += live * size;
+                        blocks += live;
+                        pending += u64::from(slab.limbo) * size;
+                        cached += node.len - (live + u64::from(slab.limbo)) * size;
+                    }
+                    _ => {}
+                }
+                id = node.next;
+            }
+        }
+        let stats = &self.stats;
+        assert_eq!((used, cached, free, pending), (stats.used, stats.cached, stats.free, stats.pending));
+        let loose = self.pages.loose.iter().map(|&page| self.pages.page(page).bytes).sum::<u64>();
+        assert_eq!(stats.idle, loose, "only loose pages are idle between operations");
+        assert_eq!(stats.reserved, used + cached + free + pending + stats.idle);
+        assert_eq!(stats.allocations - stats.frees, blocks, "live blocks");
+        assert!(stats.used <= stats.used_peak && stats.reserved <= stats.reserved_peak);
+    }
+
+    fn validate_pages(&self) {
+        let (mut bytes, mut mapped, mut resting) = (0, 0, 0);
+        for (id, page) in self.pages.iter() {
+            bytes += page.bytes;
+            mapped += page.mappings.len() as u64;
+            assert!(!page.taken, "{page:?}");
+            assert_eq!(page.active == NIL, self.pages.loose.contains(&id), "{page:?}");
+            assert_eq!(page.mappings.is_empty(), page.active == NIL, "{page:?}");
+            assert!(page.active == NIL || page.mappings.contains(&page.active), "{page:?}");
+            for &mapping in &page.mappings {
+                assert_eq!(self.pages.mapping(mapping).page, id);
+                let at = self.pages.mapping(mapping).at;
+                for part in (at..at + page.bytes).step_by(self.space.slot() as usize) {
+                    assert_eq!(self.space.mapping_at(part), mapping, "slots name their mapping");
+                }
+                resting += u64::from(mapping != page.active);
+            }
+        }
+        assert_eq!((bytes, mapped), (self.pages.bytes, self.pages.mapped));
+        assert_eq!(bytes, self.stats.reserved);
+        assert_eq!(self.pages.dormant().count() as u64, resting, "dormant mappings are listed");
+    }
+
+    fn validate_arenas(&self) {
+        let mut free = 0;
+        for (index, arena) in self.arenas.iter().enumerate() {
+            let Some(arena) = arena else { continue };
+            let (index, nodes) = (index as u32, &self.space.nodes);
+            let mut binned = HashMap::new();
+            for id in arena.bins.descending(nodes, 0) {
+                let node = &nodes[id];
+                assert_eq!((node.kind, node.owner), (Kind::Free, index), "{node:?}");
+                assert!(binned.insert(id, node.seq).is_none(), "binned once: {node:?}");
+                free += node.len;
+            }
+            assert!(arena.completed <= arena.seq || index == COMMON);
+            if index == COMMON {
+                continue;
+            }
+            let (mut id, mut prev, mut seq) = (arena.oldest, NIL, 0);
+            while id != NIL {
+                let node = &nodes[id];
+                assert_eq!(node.age_prev, prev);
+                assert!(node.seq >= seq && node.seq <= arena.seq, "in the order of their numbers: {node:?}");
+                assert!(binned.remove(&id).is_some(), "in both lists: {node:?}");
+                (seq, prev, id) = (node.seq, id, node.age_next);
+            }
+            assert_eq!(arena.newest, prev);
+            assert!(binned.is_empty(), "in both lists: {binned:?}");
+            let events: Vec<u64> = arena.events.iter().map(|event| event.1).collect();
+            assert!(events.is_sorted() && events.last().is_none_or(|&last| last <= arena.seq));
+        }
+        assert_eq!(free, self.stats.free);
+        for (id, slab) in self.slabs.iter() {
+            let listed = self.slab_is_listed(id);
+            assert_eq!(listed, slab.free > 0, "a slab is listed while it has a free block: {slab:?}");
+        }
+    }
+}

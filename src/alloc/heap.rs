@@ -1,0 +1,365 @@
+//! The books of one pool: which extents are free, for whom, and how blocks are cut from them and joined
+//! again. Best fit with immediate coalescing (Knuth, TAOCP 2.5).
+//!
+//! Invariants (`check::validate` has them as equations):
+//! - free extents are backed by active mappings throughout and no two joinable ones are neighbours;
+//! - reserved = used + cached + free + pending + idle.
+//!
+//! Lock: the pool's `Heap` lock covers all of this module and those it uses. What concerns pages, mappings
+//! and unbacked nodes changes only under the pool's `Grow` lock as well.
+
+use super::node::{Kind, NIL, NodeId};
+use super::order::{Arena, COMMON, Clock};
+use super::page::Pages;
+use super::size::{GRAIN, WINDOW, class_of, round_up};
+use super::slab::Slabs;
+use super::space::{Found, Space};
+use crate::base::error::Error;
+use crate::base::units::{Addr, EventHandle, StreamId};
+use crate::config::Reuse;
+use crate::observe::stats::Stats;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// The books of one pool.
+#[derive(Debug)]
+pub struct Heap {
+    /// Address ranges.
+    pub space: Space,
+    /// Physical memory.
+    pub pages: Pages,
+    /// Slabs of small blocks.
+    pub slabs: Slabs,
+    /// Arenas by index; `COMMON` first. An index is never used again.
+    pub arenas: Vec<Option<Box<Arena>>>,
+    /// Streams by identity.
+    pub ids: FxHashMap<StreamId, u32>,
+    /// Blocks that further streams use, by address.
+    pub also_used: FxHashMap<u64, Vec<StreamId>>,
+    /// Freed blocks that further streams may still use.
+    pub limbo: VecDeque<Limbo>,
+    /// Moments that users' events stand for.
+    pub user_events: FxHashMap<EventHandle, Clock>,
+    /// Counters.
+    pub stats: Stats,
+    /// Reuse policies.
+    pub reuse: Reuse,
+    /// Free memory above this is given back.
+    pub release_threshold: u64,
+}
+
+/// A freed block and the work that must be complete before anybody may have it.
+#[derive(Debug)]
+pub struct Limbo {
+    /// The block.
+    pub at: u64,
+    /// Streams and numbers.
+    pub needs: Clock,
+}
+
+/// A block as a pointer names it.
+#[derive(Clone, Copy, Debug)]
+pub enum Block {
+    /// A node of its own.
+    Large(NodeId),
+    /// Block `1` of slab `0`.
+    Small(u32, u16),
+}
+
+impl Heap {
+    /// The books of an empty pool whose slots have `slot` bytes.
+    pub fn new(slot: u64, reuse: Reuse, release_threshold: u64) -> Heap {
+        Heap {
+            space: Space::new(slot),
+            pages: Pages::default(),
+            slabs: Slabs::default(),
+            arenas: vec![Some(Box::new(Arena::new(StreamId(u64::MAX))))],
+            ids: FxHashMap::default(),
+            also_used: FxHashMap::default(),
+            limbo: VecDeque::new(),
+            user_events: FxHashMap::default(),
+            stats: Stats::default(),
+            reuse,
+            release_threshold,
+        }
+    }
+
+    /// Allocates from what is free for `stream`.
+    pub fn alloc(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
+        let at = match class_of(bytes, align) {
+            Some(class) => self.alloc_small(class, stream)?,
+            None => self.alloc_large(bytes, align, stream)?,
+        };
+        self.stats.allocations += 1;
+        Some(at)
+    }
+
+    /// The length and alignment of the extent that a request needs when nothing is free for it.
+    pub fn need(bytes: u64, align: u64) -> (u64, u64) {
+        match class_of(bytes, align) {
+            Some(class) => (super::size::run_bytes(class), WINDOW),
+            None => (round_up(bytes.max(WINDOW / 2 + GRAIN), GRAIN), align.max(GRAIN)),
+        }
+    }
+
+    fn alloc_large(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
+        let (len, align) = Heap::need(bytes, align);
+        let id = self.fit(len, align, stream)?;
+        let id = self.take(id, len, align);
+        self.space.nodes[id].kind = Kind::Live;
+        self.add_used(len);
+        Some(self.space.nodes[id].start)
+    }
+
+    pub(super) fn add_used(&mut self, bytes: u64) {
+        self.stats.used += bytes;
+        self.stats.used_peak = self.stats.used_peak.max(self.stats.used);
+    }
+
+    /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
+    pub fn fit(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
+        let found = self.fit_len(len, stream)?;
+        let start = self.space.nodes[found].start;
+        if round_up(start, align) + len <= self.space.nodes[found].end() {
+            return Some(found);
+        }
+        self.fit_len(len + align - GRAIN, stream)
+    }
+
+    fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
+        let nodes = &self.space.nodes;
+        let own = if stream == COMMON { NIL } else { self.arena(stream).bins.best(nodes, len) };
+        let common = self.arena(COMMON).bins.best(nodes, len);
+        match (own, common) {
+            (NIL, NIL) => None,
+            (own, NIL) => Some(own),
+            (NIL, common) => Some(common),
+            (own, common) => Some(if nodes[common].len < nodes[own].len { common } else { own }),
+        }
+    }
+
+    /// Cuts `len` bytes aligned to `align` out of a free extent that holds them.
+    pub fn take(&mut self, id: NodeId, len: u64, align: u64) -> NodeId {
+        let from = round_up(self.space.nodes[id].start, align);
+        self.cut_free(id, from, from + len)
+    }
+
+    /// Frees a block that `find_block` gave. Returns its bytes. The memory is `owner`'s at once.
+    pub fn free(&mut self, block: Block, stream: u32, complete: bool) -> u64 {
+        self.stats.frees += 1;
+        let bytes = self.block_bytes(block);
+        self.stats.used -= bytes;
+        if !self.also_used.is_empty()
+            && let Some(others) = self.also_used.remove(&self.block_start(block))
+        {
+            if !complete {
+                self.hold_back(block, bytes, stream, others);
+                return bytes;
+            }
+        }
+        match block {
+            Block::Large(id) => self.put_free(id, if complete { COMMON } else { stream }),
+            Block::Small(slab, index) => self.free_small(slab, index, stream, complete),
+        }
+        bytes
+    }
+
+    /// The live block that starts at an address, or what is wrong with the address.
+    pub fn find_block(&self, at: u64) -> Result<Block, Error> {
+        let (id, exact) = match self.space.find(at) {
+            Found::Outside => return Err(Error::UnknownPointer(Addr(at))),
+            Found::Start(id) => (id, true),
+            Found::Inside(id) => (id, false),
+        };
+        let node = &self.space.nodes[id];
+        match node.kind {
+            Kind::Live if exact => Ok(Block::Large(id)),
+            Kind::Live => {
+                Err(Error::InteriorPointer { at: Addr(at), block: Addr(node.start), bytes: node.len })
+            }
+            Kind::Slab => self.slabs.find(node.slab, at),
+            _ => Err(Error::DoubleFree(Addr(at))),
+        }
+    }
+
+    /// Bytes of a block, as rounded up.
+    pub fn block_bytes(&self, block: Block) -> u64 {
+        match block {
+            Block::Large(id) => self.space.nodes[id].len,
+            Block::Small(slab, _) => self.slabs.block_bytes(slab),
+        }
+    }
+
+    /// A block's address.
+    pub fn block_start(&self, block: Block) -> u64 {
+        match block {
+            Block::Large(id) => self.space.nodes[id].start,
+            Block::Small(slab, index) => self.slabs.block_start(slab, index),
+        }
+    }
+
+    /// The block is used on `stream` too.
+    pub fn record_use(&mut self, block: Block, stream: StreamId) {
+        let users = self.also_used.entry(self.block_start(block)).or_default();
+        if !users.contains(&stream) {
+            users.push(stream);
+        }
+    }
+
+    /// A block freed while other streams use it waits for all of them. Their events can be recorded only in
+    /// calls that name them, so they are asked for.
+    fn hold_back(&mut self, block: Block, bytes: u64, stream: u32, others: Vec<StreamId>) {
+        let mut users: Vec<u32> = others.into_iter().map(|id| self.stream(id)).collect();
+        if !users.contains(&stream) {
+            users.push(stream);
+        }
+        let mut needs = Clock::new();
+        for user in users {
+            let arena = self.arena_mut(user);
+            needs.push((user, arena.tick(bytes)));
+            arena.wanted = true;
+        }
+        self.stats.pending += bytes;
+        match block {
+            Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,
+            Block::Small(slab, index) => self.slabs.set_limbo(slab, index),
+        }
+        self.limbo.push_back(Limbo { at: self.block_start(block), needs });
+    }
+
+    /// Frees, for everybody, the held-back blocks whose streams are done. Looks at a bounded number.
+    pub(super) fn release_limbo(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.limbo.len().min(256) {
+            let held = self.limbo.pop_front().expect("an entry");
+            if !held.needs.iter().all(|&(stream, seq)| self.is_complete(stream, seq)) {
+                self.limbo.push_back(held);
+                continue;
+            }
+            any = true;
+            match self.space.find(held.at) {
+                Found::Start(id) if self.space.nodes[id].kind == Kind::Limbo => {
+                    self.stats.pending -= self.space.nodes[id].len;
+                    self.put_free(id, COMMON);
+                }
+                Found::Start(id) | Found::Inside(id) => {
+                    let slab = self.space.nodes[id].slab;
+                    self.stats.pending -= self.slabs.block_bytes(slab);
+                    self.return_block(slab, self.slabs.index_of(slab, held.at));
+                }
+                Found::Outside => unreachable!("a held-back block is the pool's"),
+            }
+        }
+        any
+    }
+
+    /// Makes a node on no list free for `owner`, under a fresh number, and joins it with its neighbours. Those
+    /// that everybody may use become the owner's; the other way round they stay apart.
+    pub fn put_free(&mut self, mut id: NodeId, owner: u32) {
+        let len = self.space.nodes[id].len;
+        let seq = if owner == COMMON { 0 } else { self.arena_mut(owner).tick(len) };
+        let next = self.space.nodes[id].next;
+        if self.joins(next, owner) {
+            self.pull_free(next);
+            self.space.merge(id);
+        }
+        let prev = self.space.nodes[id].prev;
+        if self.joins(prev, owner) {
+            self.pull_free(prev);
+            self.space.merge(prev);
+            id = prev;
+        }
+        let node = &mut self.space.nodes[id];
+        (node.kind, node.owner, node.seq) = (Kind::Free, owner, seq);
+        self.stats.free += node.len;
+        self.age_push(id);
+        self.bins_insert(id, owner);
+    }
+
+    fn joins(&self, id: NodeId, owner: u32) -> bool {
+        id != NIL && {
+            let node = &self.space.nodes[id];
+            node.kind == Kind::Free && (node.owner == owner || node.owner == COMMON)
+        }
+    }
+
+    /// Takes a free extent off its lists.
+    pub fn pull_free(&mut self, id: NodeId) {
+        self.stats.free -= self.space.nodes[id].len;
+        self.bins_remove(id);
+        self.age_remove(id);
+    }
+
+    /// Cuts the bytes `[from, to)` out of a free extent, as a node of its own on no list. What is left keeps
+    /// its owner, number and place among the owner's extents.
+    pub fn cut_free(&mut self, id: NodeId, from: u64, to: u64) -> NodeId {
+        debug_assert!(self.space.nodes[id].start <= from && to <= self.space.nodes[id].end());
+        let owner = self.space.nodes[id].owner;
+        self.stats.free -= to - from;
+        self.bins_remove(id);
+        if to < self.space.nodes[id].end() {
+            let upper = self.space.split(id, to);
+            self.age_insert_after(upper, id);
+            self.bins_insert(upper, owner);
+        }
+        if self.space.nodes[id].start < from {
+            let middle = self.space.split(id, from);
+            self.bins_insert(id, owner);
+            middle
+        } else {
+            self.age_remove(id);
+            id
+        }
+    }
+
+    fn bins_insert(&mut self, id: NodeId, owner: u32) {
+        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
+        arena.bins.insert(&mut self.space.nodes, id);
+    }
+
+    fn bins_remove(&mut self, id: NodeId) {
+        let owner = self.space.nodes[id].owner;
+        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
+        arena.bins.remove(&mut self.space.nodes, id);
+    }
+
+    fn age_push(&mut self, id: NodeId) {
+        let owner = self.space.nodes[id].owner;
+        if owner != COMMON {
+            let last = self.arena(owner).newest;
+            self.age_link(last, id, NIL);
+        }
+    }
+
+    fn age_insert_after(&mut self, id: NodeId, before: NodeId) {
+        if self.space.nodes[id].owner != COMMON {
+            let next = self.space.nodes[before].age_next;
+            self.age_link(before, id, next);
+        }
+    }
+
+    fn age_link(&mut self, prev: NodeId, id: NodeId, next: NodeId) {
+        let nodes = &mut self.space.nodes;
+        (nodes[id].age_prev, nodes[id].age_next) = (prev, next);
+        let arena = self.arenas[nodes[id].owner as usize].as_mut().expect("a stream in use");
+        if prev == NIL { arena.oldest = id } else { nodes[prev].age_next = id }
+        if next == NIL { arena.newest = id } else { nodes[next].age_prev = id }
+    }
+
+    fn age_remove(&mut self, id: NodeId) {
+        let nodes = &mut self.space.nodes;
+        let (owner, prev, next) = (nodes[id].owner, nodes[id].age_prev, nodes[id].age_next);
+        if owner == COMMON {
+            return;
+        }
+        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
+        if prev == NIL { arena.oldest = next } else { nodes[prev].age_next = next }
+        if next == NIL { arena.newest = prev } else { nodes[next].age_prev = prev }
+    }
+
+    /// The longest free extent of any arena.
+    pub fn largest_free(&self) -> u64 {
+        let nodes = &self.space.nodes;
+        self.arenas.iter().flatten().map(|arena| arena.bins.largest(nodes)).max().unwrap_or(0)
+    }
+}

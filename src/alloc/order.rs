@@ -1,0 +1,294 @@
+//! Stream order: who may use what was freed.
+//!
+//! Every stream counts its frees (`seq`). A free extent carries the stream it was freed on and the number of
+//! the latest free in it; work that may still use the extent was queued on that stream before that free. An
+//! event that was recorded after number `n` was read covers all frees up to `n`, so:
+//!
+//! - the freeing stream may use the extent at once;
+//! - anybody may once the host has seen such an event complete (`completed >= seq`), and the extent then
+//!   moves to the common arena;
+//! - stream T may once T waits for such an event (`T.knows[S] >= seq`), and it then becomes T's, under a
+//!   fresh number of T: T's next event comes after its wait.
+//!
+//! Numbers stand in for lists of events: when extents merge the larger number wins, so no event is ever
+//! lost (compare rmm#2489), and nothing is published with an event that is not yet recorded (compare
+//! cub#156). The clocks a stream knows are vector clocks (Fidge, Mattern, 1988).
+//!
+//! Invariant: a stream's free extents, oldest first, have ascending numbers, none above `seq`.
+//! No lock of its own: the heap's.
+
+use super::bins::Bins;
+use super::heap::Heap;
+use super::node::{NIL, NodeId};
+use super::size::CLASSES;
+use crate::backend::Event;
+use crate::base::units::{EventHandle, StreamId};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// The arena of memory that every stream may use. Streams that never have work in flight use it as their own.
+pub const COMMON: u32 = 0;
+/// Events kept per stream; past that every other one is dropped, and its frees wait for the next.
+const EVENTS: usize = 16;
+/// Freed bytes that are worth an event when several streams share the pool.
+const EVENT_BYTES: u64 = 1 << 20;
+/// Frees that are worth an event however small they are.
+const EVENT_FREES: u32 = 64;
+
+/// A stream's free memory and its clock.
+#[derive(Debug)]
+pub struct Arena {
+    /// Which stream.
+    pub id: StreamId,
+    /// Its free extents by size.
+    pub bins: Bins,
+    /// Its oldest free extent.
+    pub oldest: NodeId,
+    /// Its newest free extent.
+    pub newest: NodeId,
+    /// Slabs with a free block, by class.
+    pub partial: [u32; CLASSES],
+    /// Number of the latest free.
+    pub seq: u64,
+    /// The host knows all work before this free to be complete.
+    pub completed: u64,
+    /// Numbers of other streams that this one waits for.
+    pub knows: FxHashMap<u32, u64>,
+    /// Events not seen complete yet, oldest first, with the number each covers.
+    pub events: VecDeque<(Event, u64)>,
+    /// Somebody needs an event at the next call that names the stream.
+    pub wanted: bool,
+    /// Blocks of other streams' slabs that were freed on this stream: number, slab, block.
+    pub strays: VecDeque<(u64, u32, u16)>,
+    unrecorded_bytes: u64,
+    unrecorded_frees: u32,
+}
+
+impl Arena {
+    /// A stream without memory.
+    pub fn new(id: StreamId) -> Arena {
+        Arena {
+            id,
+            bins: Bins::default(),
+            oldest: NIL,
+            newest: NIL,
+            partial: [NIL; CLASSES],
+            seq: 0,
+            completed: 0,
+            knows: FxHashMap::default(),
+            events: VecDeque::new(),
+            wanted: false,
+            strays: VecDeque::new(),
+            unrecorded_bytes: 0,
+            unrecorded_frees: 0,
+        }
+    }
+
+    /// Counts a free of `bytes` and gives its number.
+    pub fn tick(&mut self, bytes: u64) -> u64 {
+        self.seq += 1;
+        self.unrecorded_bytes += bytes;
+        self.unrecorded_frees += 1;
+        self.seq
+    }
+
+    /// Is an event due in this call, which names the stream?
+    pub fn event_due(&self, shared: bool) -> bool {
+        let due = shared && (self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES);
+        (due || self.wanted) && self.recorded() < self.seq
+    }
+
+    /// The number that the newest event covers, or that is complete.
+    pub fn recorded(&self) -> u64 {
+        self.events.back().map_or(self.completed, |event| event.1.max(self.completed))
+    }
+
+    /// Adds an event that was recorded after `covers` was read; gives back events no longer needed.
+    pub fn add_event(&mut self, event: Event, covers: u64, dropped: &mut Vec<Event>) {
+        if event == Event::COMPLETE {
+            self.completed = self.completed.max(covers);
+        } else if covers <= self.recorded() {
+            dropped.push(event); // another thread recorded a later one meanwhile
+        } else {
+            self.events.push_back((event, covers));
+        }
+        if self.recorded() >= self.seq {
+            (self.unrecorded_bytes, self.unrecorded_frees, self.wanted) = (0, 0, false);
+        }
+        if self.events.len() > EVENTS {
+            let last = self.events.len() - 1;
+            let mut index = 0;
+            self.events.retain(|event| {
+                let keep = index % 2 == 1 || index == last;
+                index += 1;
+                if !keep {
+                    dropped.push(event.0);
+                }
+                keep
+            });
+        }
+    }
+
+    /// Nothing of this stream is left: no memory, no work that anything waits for.
+    pub fn is_spent(&self) -> bool {
+        self.completed >= self.seq
+            && self.events.is_empty()
+            && self.bins.is_empty()
+            && self.strays.is_empty()
+            && self.partial.iter().all(|&slab| slab == NIL)
+    }
+}
+
+/// How far each of some streams had come.
+pub type Clock = Vec<(u32, u64)>;
+
+impl Heap {
+    /// The arena of a stream, made on its first use.
+    pub fn stream(&mut self, id: StreamId) -> u32 {
+        if let Some(&index) = self.ids.get(&id) {
+            return index;
+        }
+        let index = self.arenas.len() as u32;
+        self.arenas.push(Some(Box::new(Arena::new(id))));
+        self.ids.insert(id, index);
+        index
+    }
+
+    /// The arena of a stream, if it has one.
+    pub fn known_stream(&self, id: StreamId) -> Option<u32> {
+        self.ids.get(&id).copied()
+    }
+
+    /// The arena.
+    pub fn arena(&self, index: u32) -> &Arena {
+        self.arenas[index as usize].as_ref().expect("a stream in use")
+    }
+
+    /// The arena.
+    pub fn arena_mut(&mut self, index: u32) -> &mut Arena {
+        self.arenas[index as usize].as_mut().expect("a stream in use")
+    }
+
+    /// Streams other than the common arena.
+    pub fn streams(&self) -> impl Iterator<Item = u32> + use<> {
+        let present: Vec<u32> = (1..self.arenas.len() as u32).filter(|&s| self.arenas[s as usize].is_some()).collect();
+        present.into_iter()
+    }
+
+    /// Has the host seen all work of `owner` up to `seq` complete?
+    pub fn is_complete(&self, owner: u32, seq: u64) -> bool {
+        owner == COMMON || self.arenas[owner as usize].as_ref().is_none_or(|arena| arena.completed >= seq)
+    }
+
+    /// Is it worth recording an event on `stream` in this call? Gives the number to be covered.
+    pub fn event_due(&self, stream: u32) -> Option<u64> {
+        let arena = self.arena(stream);
+        arena.event_due(self.ids.len() > 1).then_some(arena.seq)
+    }
+
+    /// How far a stream has come, and what it waits for.
+    pub fn clock(&self, stream: u32) -> Clock {
+        let arena = self.arena(stream);
+        let mut clock: Clock = arena.knows.iter().map(|(&s, &seq)| (s, seq)).collect();
+        clock.push((stream, arena.seq));
+        clock
+    }
+
+    /// How far every stream has come.
+    pub fn clock_of_all(&self) -> Clock {
+        self.streams().map(|s| (s, self.arena(s).seq)).collect()
+    }
+
+    /// The host has seen this moment pass. Events it covers are of no more use.
+    pub fn complete(&mut self, clock: &[(u32, u64)], dropped: &mut Vec<Event>) {
+        for &(stream, seq) in clock {
+            if let Some(Some(arena)) = self.arenas.get_mut(stream as usize) {
+                arena.completed = arena.completed.max(seq);
+                while arena.events.front().is_some_and(|event| event.1 <= arena.completed) {
+                    dropped.push(arena.events.pop_front().expect("an event").0);
+                }
+            }
+        }
+    }
+
+    /// The user recorded an event at this moment.
+    pub fn remember_event(&mut self, event: EventHandle, clock: Clock) {
+        self.user_events.insert(event, clock);
+    }
+
+    /// The moment a user's event stands for.
+    pub fn event_clock(&self, event: EventHandle) -> Clock {
+        self.user_events.get(&event).cloned().unwrap_or_default()
+    }
+
+    /// The event is gone.
+    pub fn forget_event(&mut self, event: EventHandle) {
+        self.user_events.remove(&event);
+    }
+
+    /// The stream waits for this moment from now on.
+    pub fn learn(&mut self, stream: u32, clock: &[(u32, u64)]) {
+        for &(other, seq) in clock {
+            if other != stream && !self.is_complete(other, seq) {
+                let known = self.arena_mut(stream).knows.entry(other).or_insert(0);
+                *known = (*known).max(seq);
+            }
+        }
+    }
+
+    /// Moves what is complete to the common arena. Each extent moves once for each time it is freed. Returns
+    /// whether anything moved.
+    pub fn absorb_complete(&mut self) -> bool {
+        let mut any = self.release_limbo();
+        for stream in self.streams() {
+            let completed = self.arena(stream).completed;
+            any |= self.absorb(stream, completed, COMMON);
+            any |= self.return_strays(stream);
+            if self.arena(stream).is_spent() {
+                self.retire(stream);
+            }
+        }
+        any
+    }
+
+    /// Moves to `stream` what it may use because it waits for it. Returns whether anything moved.
+    pub fn absorb_known(&mut self, stream: u32) -> bool {
+        if !self.reuse.event_dependencies && !self.reuse.internal_dependencies {
+            return false;
+        }
+        let known: Clock = self.arena(stream).knows.iter().map(|(&s, &seq)| (s, seq)).collect();
+        let mut any = false;
+        for (other, seq) in known {
+            if self.arenas[other as usize].is_some() {
+                any |= self.absorb(other, seq, stream);
+            }
+        }
+        any
+    }
+
+    fn absorb(&mut self, from: u32, seq: u64, to: u32) -> bool {
+        let mut any = false;
+        loop {
+            let id = self.arena(from).oldest;
+            if id == NIL || self.space.nodes[id].seq > seq {
+                return any;
+            }
+            self.pull_free(id);
+            self.put_free(id, to);
+            any = true;
+        }
+    }
+
+    /// Forgets a stream that has nothing left, unless its slabs live on. Numbers of it that are still written
+    /// somewhere count as complete.
+    fn retire(&mut self, stream: u32) {
+        if self.slabs.owned(stream) > 0 {
+            return;
+        }
+        let arena = self.arenas[stream as usize].take().expect("a stream in use");
+        self.ids.remove(&arena.id);
+        for other in self.arenas.iter_mut().flatten() {
+            other.knows.remove(&stream);
+        }
+    }
+}

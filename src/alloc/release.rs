@@ -1,0 +1,127 @@
+//! Giving physical memory back, and thinning out dormant mappings.
+//!
+//! A page may be unmapped or released only when the host has seen all work that could touch it complete, at
+//! every address where it is mapped. So only pages in the common arena qualify, and of their dormant mappings
+//! each must be complete as well. Linear in the free pages looked at.
+//!
+//! Caller: `pool::release`, holding `Grow` throughout and `Heap` while in here.
+
+use super::heap::Heap;
+use super::node::{Kind, NIL};
+use super::order::COMMON;
+use super::page::{MappingId, PageId};
+use super::size::round_up;
+use super::space::Found;
+use crate::base::units::PageHandle;
+
+/// A page on its way out: to be unmapped from each of its addresses and released. Its last mapping in the
+/// list is the one where it was usable.
+#[derive(Debug)]
+pub struct Leaving {
+    /// Which page.
+    pub page: PageId,
+    /// Its handle.
+    pub handle: PageHandle,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its mappings: address and name.
+    pub mappings: Vec<(u64, MappingId)>,
+}
+
+impl Heap {
+    /// Chooses wholly free pages whose use is over, until giving them back brings what is reserved down to
+    /// `keep`; a page is never taken that would bring it below. They are out of use from now on.
+    pub fn choose_leaving(&mut self, keep: u64) -> Vec<Leaving> {
+        let slot = self.space.slot();
+        let mut excess = self.stats.reserved.saturating_sub(keep);
+        let mut chosen: Vec<PageId> = Vec::new();
+        for &page in &self.pages.loose {
+            let bytes = self.pages.page(page).bytes;
+            if bytes <= excess {
+                excess -= bytes;
+                chosen.push(page);
+            }
+        }
+        let nodes = &self.space.nodes;
+        for id in self.arena(COMMON).bins.descending(nodes, slot) {
+            if excess < slot {
+                break;
+            }
+            let (start, end) = (nodes[id].start, nodes[id].end());
+            let mut at = round_up(start, slot);
+            while at + slot <= end {
+                let mapping = self.space.mapping_at(at);
+                let from = self.pages.mapping(mapping).at;
+                let page = self.pages.page_of(mapping);
+                if from >= start
+                    && from + page.bytes <= end
+                    && page.bytes <= excess
+                    && page.mappings.iter().all(|&other| other == mapping || self.is_over(other))
+                {
+                    excess -= page.bytes;
+                    chosen.push(self.pages.mapping(mapping).page);
+                }
+                at = from + page.bytes;
+            }
+        }
+        chosen.into_iter().map(|page| self.leave(page)).collect()
+    }
+
+    fn is_over(&self, mapping: MappingId) -> bool {
+        let mapping = self.pages.mapping(mapping);
+        self.is_complete(mapping.owner, mapping.seq)
+    }
+
+    fn leave(&mut self, page: PageId) -> Leaving {
+        let active = self.pages.page(page).active;
+        if active == NIL {
+            self.pages.loose.retain(|&loose| loose != page);
+        } else {
+            self.stats.idle += self.detach(page);
+        }
+        let info = self.pages.page(page);
+        let last = info.mappings.iter().filter(|&&mapping| mapping == active);
+        let mappings = info.mappings.iter().filter(|&&mapping| mapping != active).chain(last);
+        Leaving {
+            page,
+            handle: info.handle,
+            bytes: info.bytes,
+            mappings: mappings.map(|&mapping| (self.pages.mapping(mapping).at, mapping)).collect(),
+        }
+    }
+
+    /// A dormant mapping was removed.
+    pub fn unmapped(&mut self, mapping: MappingId) {
+        let at = self.pages.mapping(mapping).at;
+        let bytes = self.pages.page_of(mapping).bytes;
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else { unreachable!("in a range") };
+        let piece = self.space.carve_unbacked(id, at, at + bytes);
+        self.space.set_mapping(at, bytes, NIL);
+        self.space.set_unbacked(piece, Kind::Void);
+        self.pages.remove_mapping(mapping);
+    }
+
+    /// A page whose mappings are all gone was released.
+    pub fn released(&mut self, page: PageId) {
+        let bytes = self.pages.remove(page).bytes;
+        self.stats.idle -= bytes;
+        self.stats.reserved -= bytes;
+    }
+
+    /// A page could not be given back: it is usable where it was, or loose if it is mapped nowhere.
+    pub fn stays(&mut self, leaving: &Leaving) {
+        let left = self.pages.page(leaving.page).mappings.last().copied();
+        let old = leaving.mappings.last().map(|mapping| mapping.1).filter(|_| left.is_some());
+        self.put_back(leaving.page, old.unwrap_or(NIL));
+    }
+
+    /// The oldest dormant mappings whose use is over, at most `count`: address, bytes, name.
+    pub fn choose_evicted(&self, count: usize) -> Vec<(u64, u64, MappingId)> {
+        self.pages
+            .dormant()
+            .filter(|&mapping| self.is_over(mapping))
+            .take(count)
+            .map(|mapping| (self.pages.mapping(mapping).at, self.pages.page_of(mapping).bytes, mapping))
+            .collect()
+    }
+}

@@ -1,0 +1,323 @@
+//! Slabs: runs of equal small blocks (Bonwick, "The slab allocator", 1994). A slab belongs to the stream that
+//! it was made for and serves that stream only; which blocks are free is a bitmap beside it.
+//!
+//! A block freed on another stream is a *stray*: it comes back to its slab once the host has seen that
+//! stream's work complete. Until then, and while another stream's recorded use holds a freed block back, it
+//! is in limbo: neither live nor free.
+//!
+//! Invariants: `free` and `limbo` bits are disjoint; a slab with a free block is on its owner's list of its
+//! class; each arena keeps at most one wholly free slab a class.
+//! No lock of its own: the heap's.
+
+use super::heap::{Block, Heap};
+use super::node::{Kind, NIL, NodeId};
+use super::order::COMMON;
+use super::size::{CLASS_BYTES, CLASSES, WINDOW, run_bytes};
+use crate::base::error::Error;
+use crate::base::units::Addr;
+use rustc_hash::FxHashMap;
+
+/// A run of equal blocks.
+#[derive(Debug)]
+pub struct Slab {
+    /// First block's address.
+    pub base: u64,
+    /// The run.
+    pub node: NodeId,
+    /// The stream it serves.
+    pub owner: u32,
+    /// Size class.
+    pub class: u8,
+    /// Blocks in the run.
+    pub blocks: u16,
+    /// Free blocks.
+    pub free: u16,
+    /// Blocks in limbo.
+    pub limbo: u16,
+    free_bits: [u64; 4],
+    limbo_bits: [u64; 4],
+    prev: u32,
+    next: u32,
+}
+
+/// All slabs of a pool.
+#[derive(Debug, Default)]
+pub struct Slabs {
+    all: Vec<Option<Slab>>,
+    spare: Vec<u32>,
+    owned: FxHashMap<u32, u32>,
+}
+
+fn bit(index: u16) -> (usize, u64) {
+    ((index / 64) as usize, 1 << (index % 64))
+}
+
+impl Slabs {
+    /// The slab.
+    pub fn get(&self, id: u32) -> &Slab {
+        self.all[id as usize].as_ref().expect("a slab")
+    }
+
+    fn get_mut(&mut self, id: u32) -> &mut Slab {
+        self.all[id as usize].as_mut().expect("a slab")
+    }
+
+    /// Slabs that serve a stream.
+    pub fn owned(&self, stream: u32) -> u32 {
+        self.owned.get(&stream).copied().unwrap_or(0)
+    }
+
+    /// All slabs.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Slab)> {
+        self.all.iter().enumerate().filter_map(|(id, slab)| Some((id as u32, slab.as_ref()?)))
+    }
+
+    /// The live block at an address inside a slab's run, or what is wrong with the address.
+    pub fn find(&self, id: u32, at: u64) -> Result<Block, Error> {
+        let slab = self.get(id);
+        let size = self.block_bytes(id);
+        let index = ((at - slab.base) / size) as u16;
+        if index >= slab.blocks {
+            return Err(Error::DoubleFree(Addr(at))); // the run's unused tail
+        }
+        let (word, mask) = bit(index);
+        if (slab.free_bits[word] | slab.limbo_bits[word]) & mask != 0 {
+            return Err(Error::DoubleFree(Addr(at)));
+        }
+        let block = slab.base + u64::from(index) * size;
+        if at != block {
+            return Err(Error::InteriorPointer { at: Addr(at), block: Addr(block), bytes: size });
+        }
+        Ok(Block::Small(id, index))
+    }
+
+    /// Bytes of each block.
+    pub fn block_bytes(&self, id: u32) -> u64 {
+        u64::from(CLASS_BYTES[self.get(id).class as usize])
+    }
+
+    /// Address of a block.
+    pub fn block_start(&self, id: u32, index: u16) -> u64 {
+        self.get(id).base + u64::from(index) * self.block_bytes(id)
+    }
+
+    /// Which block starts at an address.
+    pub fn index_of(&self, id: u32, at: u64) -> u16 {
+        ((at - self.get(id).base) / self.block_bytes(id)) as u16
+    }
+
+    /// A freed block is held back.
+    pub fn set_limbo(&mut self, id: u32, index: u16) {
+        let slab = self.get_mut(id);
+        let (word, mask) = bit(index);
+        slab.limbo_bits[word] |= mask;
+        slab.limbo += 1;
+    }
+
+    /// Is the block live?
+    pub fn is_live(&self, id: u32, index: u16) -> bool {
+        let (word, mask) = bit(index);
+        let slab = self.get(id);
+        (slab.free_bits[word] | slab.limbo_bits[word]) & mask == 0
+    }
+
+    /// Checks one slab's books; panics if they are wrong.
+    pub fn validate(&self, id: u32) {
+        let slab = self.get(id);
+        let ones = |bits: &[u64; 4]| bits.iter().map(|word| word.count_ones()).sum::<u32>();
+        assert_eq!(ones(&slab.free_bits), u32::from(slab.free), "{slab:?}");
+        assert_eq!(ones(&slab.limbo_bits), u32::from(slab.limbo), "{slab:?}");
+        assert!((0..4).all(|word| slab.free_bits[word] & slab.limbo_bits[word] == 0), "{slab:?}");
+        assert!(slab.base % WINDOW == 0 && slab.free + slab.limbo <= slab.blocks, "{slab:?}");
+    }
+}
+
+impl Heap {
+    pub(super) fn alloc_small(&mut self, class: usize, stream: u32) -> Option<u64> {
+        let mut id = self.arena(stream).partial[class];
+        if id == NIL {
+            id = self.make_slab(class, stream)?;
+        }
+        let size = u64::from(CLASS_BYTES[class]);
+        let slab = self.slabs.get_mut(id);
+        let word = slab.free_bits.iter().position(|&bits| bits != 0).expect("a partial slab has a free block");
+        let index = word as u64 * 64 + u64::from(slab.free_bits[word].trailing_zeros());
+        slab.free_bits[word] &= slab.free_bits[word] - 1;
+        slab.free -= 1;
+        let at = slab.base + index * size;
+        if slab.free == 0 {
+            self.unlist_slab(id);
+        }
+        self.stats.cached -= size;
+        self.add_used(size);
+        Some(at)
+    }
+
+    fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
+        let len = run_bytes(class);
+        let found = self.fit(len, WINDOW, stream)?;
+        let node = self.take(found, len, WINDOW);
+        let blocks = (len / u64::from(CLASS_BYTES[class])) as u16;
+        let mut free_bits = [0; 4];
+        for (word, bits) in free_bits.iter_mut().enumerate() {
+            let here = (u32::from(blocks)).saturating_sub(word as u32 * 64).min(64);
+            *bits = if here == 64 { u64::MAX } else { (1 << here) - 1 };
+        }
+        let slab = Slab {
+            base: self.space.nodes[node].start,
+            node,
+            owner: stream,
+            class: class as u8,
+            blocks,
+            free: blocks,
+            limbo: 0,
+            free_bits,
+            limbo_bits: [0; 4],
+            prev: NIL,
+            next: NIL,
+        };
+        let id = match self.slabs.spare.pop() {
+            Some(id) => {
+                self.slabs.all[id as usize] = Some(slab);
+                id
+            }
+            None => {
+                self.slabs.all.push(Some(slab));
+                self.slabs.spare.reserve(self.slabs.all.capacity());
+                self.slabs.all.len() as u32 - 1
+            }
+        };
+        *self.slabs.owned.entry(stream).or_insert(0) += 1;
+        self.space.nodes[node].kind = Kind::Slab;
+        self.space.nodes[node].slab = id;
+        self.stats.cached += len;
+        self.list_slab(id);
+        Some(id)
+    }
+
+    pub(super) fn free_small(&mut self, id: u32, index: u16, stream: u32, complete: bool) {
+        let size = self.slabs.block_bytes(id);
+        let home = self.slabs.get(id).owner == stream;
+        if complete || stream == COMMON || home {
+            if home && !complete && stream != COMMON {
+                self.arena_mut(stream).tick(size);
+            }
+            self.return_block(id, index);
+        } else {
+            self.slabs.set_limbo(id, index);
+            self.stats.pending += size;
+            let arena = self.arena_mut(stream);
+            let seq = arena.tick(size);
+            arena.strays.push_back((seq, id, index));
+        }
+    }
+
+    /// Returns to their slabs the strays of a stream whose work is complete.
+    pub(super) fn return_strays(&mut self, stream: u32) -> bool {
+        let mut any = false;
+        loop {
+            let arena = self.arena_mut(stream);
+            if arena.strays.front().is_none_or(|stray| stray.0 > arena.completed) {
+                return any;
+            }
+            let (_, id, index) = arena.strays.pop_front().expect("a stray");
+            self.stats.pending -= self.slabs.block_bytes(id);
+            self.return_block(id, index);
+            any = true;
+        }
+    }
+
+    /// A block, live or in limbo, is free in its slab. A slab that is wholly free goes back to the heap if
+    /// its owner has another one to serve from.
+    pub(super) fn return_block(&mut self, id: u32, index: u16) {
+        let slab = self.slabs.get_mut(id);
+        let (word, mask) = bit(index);
+        if slab.limbo_bits[word] & mask != 0 {
+            slab.limbo_bits[word] &= !mask;
+            slab.limbo -= 1;
+        }
+        debug_assert_eq!(slab.free_bits[word] & mask, 0);
+        slab.free_bits[word] |= mask;
+        slab.free += 1;
+        let (owner, class, first, full) = (slab.owner, slab.class as usize, slab.free == 1, slab.free == slab.blocks);
+        self.stats.cached += u64::from(CLASS_BYTES[class]);
+        if first {
+            self.list_slab(id);
+        }
+        if full {
+            let head = self.arena(owner).partial[class];
+            if head != id || self.slabs.get(id).next != NIL {
+                self.drop_slab(id);
+            }
+        }
+    }
+
+    /// Gives wholly free slabs back to the heap. Returns whether there were any.
+    pub fn flush_slabs(&mut self) -> bool {
+        let mut any = false;
+        for stream in std::iter::once(COMMON).chain(self.streams()) {
+            for class in 0..CLASSES {
+                let mut id = self.arena(stream).partial[class];
+                while id != NIL {
+                    let slab = self.slabs.get(id);
+                    let next = slab.next;
+                    if slab.free == slab.blocks {
+                        self.drop_slab(id);
+                        any = true;
+                    }
+                    id = next;
+                }
+            }
+        }
+        any
+    }
+
+    fn drop_slab(&mut self, id: u32) {
+        self.unlist_slab(id);
+        let slab = self.slabs.all[id as usize].take().expect("a slab");
+        self.slabs.spare.push(id);
+        if let Some(owned) = self.slabs.owned.get_mut(&slab.owner) {
+            *owned -= 1;
+            if *owned == 0 {
+                self.slabs.owned.remove(&slab.owner);
+            }
+        }
+        self.stats.cached -= self.space.nodes[slab.node].len;
+        self.space.nodes[slab.node].slab = NIL;
+        // blocks of the slab may have been freed on its owner just now: the run is the owner's
+        self.put_free(slab.node, slab.owner);
+    }
+
+    /// Is the slab on its owner's list?
+    pub(super) fn slab_is_listed(&self, id: u32) -> bool {
+        let slab = self.slabs.get(id);
+        let mut other = self.arena(slab.owner).partial[slab.class as usize];
+        while other != NIL && other != id {
+            other = self.slabs.get(other).next;
+        }
+        other == id
+    }
+
+    fn list_slab(&mut self, id: u32) {
+        let (owner, class) = (self.slabs.get(id).owner, self.slabs.get(id).class as usize);
+        let head = std::mem::replace(&mut self.arena_mut(owner).partial[class], id);
+        if head != NIL {
+            self.slabs.get_mut(head).prev = id;
+        }
+        let slab = self.slabs.get_mut(id);
+        (slab.prev, slab.next) = (NIL, head);
+    }
+
+    fn unlist_slab(&mut self, id: u32) {
+        let slab = self.slabs.get(id);
+        let (owner, class, prev, next) = (slab.owner, slab.class as usize, slab.prev, slab.next);
+        if prev == NIL {
+            self.arena_mut(owner).partial[class] = next;
+        } else {
+            self.slabs.get_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.slabs.get_mut(next).prev = prev;
+        }
+    }
+}

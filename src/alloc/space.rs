@@ -1,0 +1,308 @@
+//! The pool's address ranges: which node holds an address, and which mapping backs a slot.
+//!
+//! A range is reserved whole from the backend and tiled by nodes. It is divided into *slots* of the
+//! backend's granularity, the unit of mapping, and into *windows* of 64 KiB, the unit of the page map: a
+//! window's entry is the first node that starts in it. Blocks outside slabs are longer than half a window
+//! and slab runs cover whole windows, so a block is found from its address in a bounded number of steps.
+//!
+//! Invariants:
+//! - the nodes of a range, followed by `next`, start where the one before ends and end where the range ends;
+//! - a window's entry is the lowest node that starts in it, NIL if none does;
+//! - `Hole` and `Void` nodes are whole slots, and neither has a neighbour of its own kind.
+//!
+//! No lock of its own: the heap's.
+
+use super::bins::Bins;
+use super::node::{Kind, NIL, NodeId, Nodes};
+use super::size::WINDOW;
+
+/// Windows in one leaf of the page map.
+const LEAF: usize = 1024;
+
+/// One reserved range.
+#[derive(Debug)]
+pub struct Range {
+    /// First address.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its first node.
+    pub first: NodeId,
+    slots: Vec<u32>,
+    leaves: Vec<Option<Box<[NodeId; LEAF]>>>,
+}
+
+/// All ranges of a pool.
+#[derive(Debug)]
+pub struct Space {
+    /// The pieces.
+    pub nodes: Nodes,
+    /// Ranges by address.
+    pub ranges: Vec<Range>,
+    /// Address space with nothing mapped.
+    pub voids: Bins,
+    /// Address space with dormant mappings.
+    pub holes: Bins,
+    slot: u64,
+}
+
+/// What lies at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A node that starts exactly there.
+    Start(NodeId),
+    /// A node that the address is inside of.
+    Inside(NodeId),
+    /// Not an address of the pool.
+    Outside,
+}
+
+impl Space {
+    /// No ranges yet; slots of `slot` bytes.
+    pub fn new(slot: u64) -> Space {
+        Space { nodes: Nodes::default(), ranges: Vec::new(), voids: Bins::default(), holes: Bins::default(), slot }
+    }
+
+    /// Bytes of a slot.
+    pub fn slot(&self) -> u64 {
+        self.slot
+    }
+
+    /// Adds a reserved range, all of it void.
+    pub fn add_range(&mut self, base: u64, bytes: u64) {
+        let first = self.nodes.add(base, bytes, Kind::Void);
+        let at = self.ranges.partition_point(|range| range.base < base);
+        self.ranges.insert(
+            at,
+            Range {
+                base,
+                bytes,
+                first,
+                slots: vec![NIL; (bytes / self.slot) as usize],
+                leaves: (0..(bytes / WINDOW).div_ceil(LEAF as u64)).map(|_| None).collect(),
+            },
+        );
+        self.note_start(first);
+        self.voids.insert(&mut self.nodes, first);
+    }
+
+    /// Forgets a range that is one void, so that it can be given back.
+    pub fn remove_range(&mut self, index: usize) -> (u64, u64) {
+        let range = self.ranges.remove(index);
+        assert!(self.nodes[range.first].len == range.bytes && self.nodes[range.first].kind == Kind::Void);
+        self.voids.remove(&mut self.nodes, range.first);
+        self.nodes.remove(range.first);
+        (range.base, range.bytes)
+    }
+
+    /// Is there a void of at least `bytes`?
+    pub fn has_void(&self, bytes: u64) -> bool {
+        self.voids.best(&self.nodes, bytes) != NIL
+    }
+
+    /// The range that holds an address.
+    pub fn range_of(&self, at: u64) -> Option<usize> {
+        let index = self.ranges.partition_point(|range| range.base <= at).checked_sub(1)?;
+        (at - self.ranges[index].base < self.ranges[index].bytes).then_some(index)
+    }
+
+    /// The mapping that backs the slot at an address of the pool, NIL if none.
+    pub fn mapping_at(&self, at: u64) -> u32 {
+        let range = &self.ranges[self.range_of(at).expect("an address of the pool")];
+        range.slots[((at - range.base) / self.slot) as usize]
+    }
+
+    /// Sets the mapping of the slots of `[at, at + bytes)`.
+    pub fn set_mapping(&mut self, at: u64, bytes: u64, mapping: u32) {
+        let index = self.range_of(at).expect("an address of the pool");
+        let range = &mut self.ranges[index];
+        let first = ((at - range.base) / self.slot) as usize;
+        range.slots[first..first + (bytes / self.slot) as usize].fill(mapping);
+    }
+
+    /// The node at an address. Constant time where a block starts; to name the block around a wrong pointer
+    /// it walks back to where that block starts.
+    pub fn find(&self, at: u64) -> Found {
+        let Some(index) = self.range_of(at) else { return Found::Outside };
+        let range = &self.ranges[index];
+        let mut window = ((at - range.base) / WINDOW) as usize;
+        let mut id = range.entry(window);
+        while id == NIL || self.nodes[id].start > at {
+            window -= 1; // the range's first node starts in window 0
+            id = range.entry(window);
+        }
+        while self.nodes[id].end() <= at {
+            id = self.nodes[id].next;
+        }
+        if self.nodes[id].start == at { Found::Start(id) } else { Found::Inside(id) }
+    }
+
+    /// Cuts a node in two at an address inside it; the upper part is a new node of the same kind, owner and
+    /// `seq`. Neither part is put on any list, and the caller has taken the node off those it was on.
+    pub fn split(&mut self, id: NodeId, at: u64) -> NodeId {
+        let (start, end, next) = (self.nodes[id].start, self.nodes[id].end(), self.nodes[id].next);
+        debug_assert!(start < at && at < end);
+        let upper = self.nodes.add(at, end - at, self.nodes[id].kind);
+        self.nodes[id].len = at - start;
+        self.nodes[upper].owner = self.nodes[id].owner;
+        self.nodes[upper].seq = self.nodes[id].seq;
+        self.nodes[upper].prev = id;
+        self.nodes[upper].next = next;
+        self.nodes[id].next = upper;
+        if next != NIL {
+            self.nodes[next].prev = upper;
+        }
+        self.note_start(upper);
+        upper
+    }
+
+    /// Joins a node with the one after it; the lower one stays. Neither is on a list.
+    pub fn merge(&mut self, lower: NodeId) {
+        let upper = self.nodes[lower].next;
+        self.forget_start(upper);
+        let (len, next) = (self.nodes[upper].len, self.nodes[upper].next);
+        self.nodes[lower].len += len;
+        self.nodes[lower].next = next;
+        if next != NIL {
+            self.nodes[next].prev = lower;
+        }
+        self.nodes.remove(upper);
+    }
+
+    /// Makes a node, on no list, `Hole` or `Void` and joins it with neighbours of the same kind.
+    pub fn set_unbacked(&mut self, mut id: NodeId, kind: Kind) {
+        debug_assert!(matches!(kind, Kind::Hole | Kind::Void));
+        self.nodes[id].kind = kind;
+        let (prev, next) = (self.nodes[id].prev, self.nodes[id].next);
+        if next != NIL && self.nodes[next].kind == kind {
+            self.unlist_unbacked(next);
+            self.merge(id);
+        }
+        if prev != NIL && self.nodes[prev].kind == kind {
+            self.unlist_unbacked(prev);
+            self.merge(prev);
+            id = prev;
+        }
+        self.list_unbacked(id, kind);
+    }
+
+    fn list_unbacked(&mut self, id: NodeId, kind: Kind) {
+        let bins = if kind == Kind::Void { &mut self.voids } else { &mut self.holes };
+        bins.insert(&mut self.nodes, id);
+    }
+
+    fn unlist_unbacked(&mut self, id: NodeId) {
+        let bins = if self.nodes[id].kind == Kind::Void { &mut self.voids } else { &mut self.holes };
+        bins.remove(&mut self.nodes, id);
+    }
+
+    /// Cuts `[from, to)`, whole slots inside one `Hole` or `Void`, out of it and makes it a `Busy` node.
+    pub fn carve_unbacked(&mut self, mut id: NodeId, from: u64, to: u64) -> NodeId {
+        self.unlist_unbacked(id);
+        let kind = self.nodes[id].kind;
+        if self.nodes[id].end() > to {
+            let upper = self.split(id, to);
+            self.list_unbacked(upper, kind);
+        }
+        if self.nodes[id].start < from {
+            let upper = self.split(id, from);
+            self.list_unbacked(id, kind);
+            id = upper;
+        }
+        self.nodes[id].kind = Kind::Busy;
+        id
+    }
+
+    /// A node begins here: the window's entry may have to name it.
+    fn note_start(&mut self, id: NodeId) {
+        let start = self.nodes[id].start;
+        let index = self.range_of(start).expect("an address of the pool");
+        let range = &mut self.ranges[index];
+        let window = ((start - range.base) / WINDOW) as usize;
+        let entry = range.entry(window);
+        if entry == NIL || self.nodes[entry].start > start {
+            range.set_entry(window, id);
+        }
+    }
+
+    /// A node is about to go: if its window's entry names it, the next one takes its place.
+    fn forget_start(&mut self, id: NodeId) {
+        let (start, next) = (self.nodes[id].start, self.nodes[id].next);
+        let index = self.range_of(start).expect("an address of the pool");
+        let range = &mut self.ranges[index];
+        let window = ((start - range.base) / WINDOW) as usize;
+        if range.entry(window) == id {
+            let same = next != NIL && (self.nodes[next].start - range.base) / WINDOW == window as u64;
+            range.set_entry(window, if same { next } else { NIL });
+        }
+    }
+
+    /// Checks the invariants that need no other module; panics on the first that does not hold.
+    pub fn validate(&self) {
+        let mut seen = 0;
+        for range in &self.ranges {
+            let (mut id, mut at, mut prev) = (range.first, range.base, NIL);
+            let mut entries = vec![NIL; (range.bytes / WINDOW) as usize];
+            while id != NIL {
+                let node = &self.nodes[id];
+                assert_eq!((node.start, node.prev), (at, prev), "nodes tile the range");
+                assert!(node.len > 0 && node.kind != Kind::Spare && node.kind != Kind::Busy, "{node:?}");
+                if matches!(node.kind, Kind::Hole | Kind::Void) {
+                    assert!(node.start % self.slot == 0 && node.len % self.slot == 0, "whole slots: {node:?}");
+                    assert!(prev == NIL || self.nodes[prev].kind != node.kind, "joined: {node:?}");
+                }
+                let entry = &mut entries[((at - range.base) / WINDOW) as usize];
+                if *entry == NIL {
+                    *entry = id;
+                }
+                seen += 1;
+                at = node.end();
+                prev = id;
+                id = node.next;
+            }
+            assert_eq!(at, range.base + range.bytes, "nodes end with the range");
+            for (window, entry) in entries.iter().enumerate() {
+                assert_eq!(range.entry(window), *entry, "page map at window {window}");
+            }
+        }
+        assert_eq!(seen, self.nodes.count(), "every node is part of a range");
+    }
+}
+
+impl Range {
+    fn entry(&self, window: usize) -> NodeId {
+        self.leaves[window / LEAF].as_ref().map_or(NIL, |leaf| leaf[window % LEAF])
+    }
+
+    fn set_entry(&mut self, window: usize, id: NodeId) {
+        self.leaves[window / LEAF].get_or_insert_with(|| Box::new([NIL; LEAF]))[window % LEAF] = id;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: u64 = 2 << 20;
+
+    #[test]
+    fn finds_nodes_through_splits_and_merges() {
+        let mut space = Space::new(SLOT);
+        space.add_range(SLOT, 64 * SLOT);
+        let first = space.ranges[0].first;
+        let id = space.carve_unbacked(first, SLOT, 9 * SLOT);
+        space.nodes[id].kind = Kind::Live;
+        let upper = space.split(id, SLOT + 33 * 1024);
+        assert_eq!(space.find(SLOT + 33 * 1024), Found::Start(upper));
+        assert_eq!(space.find(SLOT + 33 * 1024 - 512), Found::Inside(id));
+        assert_eq!(space.find(8 * SLOT), Found::Inside(upper));
+        assert_eq!(space.find(SLOT - 1), Found::Outside);
+        space.validate();
+        space.merge(id);
+        assert_eq!(space.find(SLOT + 33 * 1024), Found::Inside(id));
+        space.set_unbacked(id, Kind::Void);
+        space.validate();
+        assert_eq!(space.nodes.count(), 1);
+        assert_eq!(space.remove_range(0), (SLOT, 64 * SLOT));
+    }
+}

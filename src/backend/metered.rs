@@ -1,0 +1,120 @@
+//! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
+
+use super::{Backend, BackendError, Event};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A backend whose calls are counted.
+#[derive(Debug)]
+pub struct Metered {
+    inner: Arc<dyn Backend>,
+    /// `reserve` and `unreserve`.
+    pub ranges: AtomicU64,
+    /// `create`.
+    pub creates: AtomicU64,
+    /// `release`.
+    pub releases: AtomicU64,
+    /// `map`.
+    pub maps: AtomicU64,
+    /// `unmap`.
+    pub unmaps: AtomicU64,
+    /// `record`, `query`, `wait`, `synchronize` and `synchronize_all`.
+    pub events: AtomicU64,
+}
+
+impl Metered {
+    /// Counts the calls to `inner` from now on.
+    pub fn new(inner: Arc<dyn Backend>) -> Metered {
+        let zero = || AtomicU64::new(0);
+        Metered {
+            inner,
+            ranges: zero(),
+            creates: zero(),
+            releases: zero(),
+            maps: zero(),
+            unmaps: zero(),
+            events: zero(),
+        }
+    }
+
+    /// All calls.
+    pub fn total(&self) -> u64 {
+        [&self.ranges, &self.creates, &self.releases, &self.maps, &self.unmaps, &self.events]
+            .iter()
+            .map(|count| count.load(Relaxed))
+            .sum()
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl Backend for Metered {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+    fn granularity(&self) -> u64 {
+        self.inner.granularity()
+    }
+    fn mapping_limit(&self) -> u64 {
+        self.inner.mapping_limit()
+    }
+    fn usable(&self) -> bool {
+        self.inner.usable()
+    }
+    fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
+        count(&self.ranges);
+        self.inner.reserve(bytes)
+    }
+    fn unreserve(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        count(&self.ranges);
+        self.inner.unreserve(at, bytes)
+    }
+    fn create(&self, bytes: u64) -> Result<PageHandle, BackendError> {
+        count(&self.creates);
+        self.inner.create(bytes)
+    }
+    fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        count(&self.releases);
+        self.inner.release(page, bytes)
+    }
+    fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        count(&self.maps);
+        self.inner.map(at, page, bytes)
+    }
+    fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        count(&self.unmaps);
+        self.inner.unmap(at, bytes)
+    }
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
+        self.inner.stream_id(stream)
+    }
+    fn is_inert(&self, stream: StreamId) -> bool {
+        self.inner.is_inert(stream)
+    }
+    fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
+        count(&self.events);
+        self.inner.record(stream)
+    }
+    fn query(&self, event: Event) -> Result<bool, BackendError> {
+        count(&self.events);
+        self.inner.query(event)
+    }
+    fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError> {
+        count(&self.events);
+        self.inner.wait(stream, event)
+    }
+    fn synchronize(&self, event: Event) -> Result<(), BackendError> {
+        count(&self.events);
+        self.inner.synchronize(event)
+    }
+    fn forget(&self, event: Event) {
+        self.inner.forget(event);
+    }
+    fn synchronize_all(&self) -> Result<(), BackendError> {
+        count(&self.events);
+        self.inner.synchronize_all()
+    }
+}

@@ -1,0 +1,287 @@
+//! The way of a request for which nothing is free at hand, in the order of the design: what is safe to use
+//! already, pages at hand, growth within the slack, pages moved, growth up to the limit, other streams'
+//! memory with a wait, and at last everything given back and taken anew.
+//!
+//! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
+
+use super::{Growth, Named, Pool, index, translate};
+use crate::alloc::heap::Heap;
+use crate::alloc::order::Clock;
+use crate::alloc::plan::{Plan, Sources};
+use crate::alloc::size::round_up;
+use crate::backend::{Backend, BackendError};
+use crate::base::error::{Error, Shortage};
+use crate::base::lock::RankedGuard;
+use crate::base::units::{Addr, StreamHandle};
+
+/// The first address range; each further one is twice as long.
+const FIRST_RANGE: u64 = 64 << 30;
+/// The longest address range reserved beyond what a request needs.
+const LAST_RANGE: u64 = 1 << 40;
+/// Dormant mappings removed at a time when there are too many.
+const EVICT: usize = 256;
+/// Pages are created no larger than this share of what the pool holds or needs...
+const PAGE_SHARE: u64 = 256;
+/// ...and never larger than this: mapping time grows beyond.
+const PAGE_MAX: u64 = 64 << 20;
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Request {
+    bytes: u64,
+    align: u64,
+    stream: Named,
+}
+
+impl Pool {
+    pub(super) fn miss(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
+        if !self.backend.usable() {
+            return Err(Error::Unloaded);
+        }
+        let request = Request { bytes, align, stream };
+        let mut said = String::new();
+        loop {
+            let mut grow = self.grow.lock();
+            match self.serve(&mut grow, request, &mut said) {
+                Ok(Some(at)) => return Ok(Addr(at)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.books()?.stats.failures += 1;
+                    return Err(error);
+                }
+            }
+            drop(grow);
+            if !self.config.on_oom.as_ref().is_some_and(|ask| ask(bytes)) {
+                break;
+            }
+        }
+        let mut heap = self.books()?;
+        heap.stats.failures += 1;
+        Err(Error::OutOfMemory(Box::new(Shortage {
+            asked: bytes,
+            stream: stream.handle,
+            used: heap.stats.used,
+            reserved: heap.stats.reserved,
+            largest_free: heap.largest_free(),
+            limit: self.config.max_bytes,
+            pending: heap.stats.pending,
+            backend: said,
+        })))
+    }
+
+    /// Creates `bytes` of free memory.
+    pub(super) fn grow_by(&self, bytes: u64) -> Result<(), Error> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let mut grow = self.grow.lock();
+        let sources = Sources { wake: false, alias: false, create: u64::MAX, page_max: PAGE_MAX };
+        let bytes = round_up(bytes, self.backend.granularity());
+        let none = Named { handle: StreamHandle(0), id: None };
+        self.attempt(&mut grow, bytes, self.backend.granularity(), none, sources)
+            .map_err(|error| translate(error, StreamHandle(0)))?;
+        Ok(())
+    }
+
+    fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
+        if let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        self.books()?.stats.misses += 1;
+        if self.learn_what_is_safe(request)? && let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        if let Some(at) = self.fill(grow, request, said)? {
+            return Ok(Some(at));
+        }
+        if self.wait_on_streams(request)?
+            && let Some(at) = self.again(request)?.map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+        {
+            return Ok(Some(at));
+        }
+        if self.wait_for_all()
+            && let Some(at) = self.again(request)?.map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+        {
+            return Ok(Some(at));
+        }
+        // pages of the wrong size may be all that is left: give them back and make others
+        if self.give_back_all() == 0 {
+            return Ok(None);
+        }
+        self.fill(grow, request, said)
+    }
+
+    /// Looks whether the request can be served by now.
+    fn again(&self, request: Request) -> Result<Option<u64>, Error> {
+        let mut heap = self.books()?;
+        let stream = index(&mut heap, request.stream);
+        Ok(heap.alloc(request.bytes, request.align, stream))
+    }
+
+    /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
+    fn learn_what_is_safe(&self, request: Request) -> Result<bool, Error> {
+        let (opportunistic, stream) = {
+            let mut heap = self.books()?;
+            let stream = index(&mut heap, request.stream);
+            (heap.reuse.opportunistic, stream)
+        };
+        let mut any = if opportunistic { self.poll() } else { self.confirm(&Clock::new()) };
+        let mut heap = self.books()?;
+        if heap.arenas[stream as usize].is_some() {
+            any |= heap.absorb_known(stream);
+        }
+        self.want_events(&mut heap, stream);
+        Ok(any)
+    }
+
+    /// What this stream could not get should be covered by an event soon.
+    fn want_events(&self, heap: &mut Heap, stream: u32) {
+        for other in heap.streams() {
+            if other != stream {
+                heap.arena_mut(other).wanted = true;
+            }
+        }
+    }
+
+    /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
+    fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
+        let (len, align) = Heap::need(request.bytes, request.align);
+        let (slack, limit, page_max) = self.room(len)?;
+        let wake = Sources { wake: true, alias: false, create: 0, page_max };
+        let steps = [
+            wake,
+            Sources { wake: false, create: slack, ..wake },
+            Sources { alias: true, ..wake },
+            Sources { alias: true, create: limit, ..wake },
+        ];
+        for sources in steps {
+            match self.attempt(grow, len, align, request.stream, sources) {
+                Ok(false) => {}
+                Ok(true) => {
+                    if let Some(at) = self.again(request)? {
+                        return Ok(Some(at));
+                    }
+                }
+                Err(BackendError::OutOfMemory(why)) => *said = why,
+                Err(error) => return Err(translate(error, request.stream.handle)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes that may be created within the slack, and up to the limit; and how large pages should be.
+    fn room(&self, len: u64) -> Result<(u64, u64, u64), Error> {
+        let heap = self.books()?;
+        let stats = &heap.stats;
+        let limit = match self.config.max_bytes {
+            0 => u64::MAX,
+            most => most.saturating_sub(stats.reserved),
+        };
+        let peak = stats.used_peak.max(stats.used + len);
+        let allowed = (peak as f64 * (1.0 + self.config.slack)) as u64;
+        let slack = allowed.saturating_sub(stats.reserved).min(limit);
+        let slot = self.backend.granularity();
+        let share = (peak / PAGE_SHARE).clamp(slot, PAGE_MAX.max(slot));
+        Ok((slack, limit, 1 << (63 - share.leading_zeros())))
+    }
+
+    /// Plans and carries out one window. False: the sources do not suffice.
+    fn attempt(
+        &self,
+        grow: &mut Growth,
+        len: u64,
+        align: u64,
+        stream: Named,
+        sources: Sources,
+    ) -> Result<bool, BackendError> {
+        self.make_room(grow, len + align)?;
+        let Ok(mut heap) = self.books() else { return Err(BackendError::Unloaded) };
+        let index_now = index(&mut heap, stream);
+        let Some(plan) = heap.plan(len, align, index_now, sources) else { return Ok(false) };
+        let maps = plan.alias.len() + plan.create.len();
+        let over = (heap.pages.mapped + maps as u64).saturating_sub(self.backend.mapping_limit());
+        drop(heap);
+        let mut outcome = if over > 0 { self.evict(over as usize + EVICT) } else { Ok(()) };
+        if outcome.is_ok() {
+            outcome = self.carry_out(&plan);
+        }
+        let mut heap = self.heap.lock();
+        let index_now = index(&mut heap, stream);
+        if outcome.is_ok() {
+            heap.stats.pages_moved += plan.woken + plan.alias.len() as u64;
+        }
+        heap.settle(&plan, index_now);
+        outcome.map(|()| true)
+    }
+
+    fn carry_out(&self, plan: &Plan) -> Result<(), BackendError> {
+        for &(at, bytes, mapping) in &plan.unmap {
+            self.backend.unmap(Addr(at), bytes)?;
+            self.heap.lock().cleared(mapping);
+        }
+        for alias in &plan.alias {
+            self.backend.map(Addr(alias.at), alias.handle, alias.bytes)?;
+            self.heap.lock().mapped(alias.page, alias.at);
+        }
+        for &(at, bytes) in &plan.create {
+            let handle = self.backend.create(bytes)?;
+            let page = self.heap.lock().created(handle, bytes);
+            if let Err(error) = self.backend.map(Addr(at), handle, bytes) {
+                self.heap.lock().pages.loose.push(page);
+                return Err(error);
+            }
+            self.heap.lock().mapped(page, at);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that some range has room for a window of `bytes` and a page beyond.
+    fn make_room(&self, grow: &mut Growth, bytes: u64) -> Result<(), BackendError> {
+        let need = round_up(bytes, self.backend.granularity()) + 2 * PAGE_MAX;
+        let heap: RankedGuard<'_, Heap> = self.heap.lock();
+        if heap.space.has_void(need) {
+            return Ok(());
+        }
+        drop(heap);
+        let want = grow.next_range.max(FIRST_RANGE).max(round_up(need, PAGE_MAX));
+        let at = self.backend.reserve(want)?;
+        grow.next_range = (want * 2).min(LAST_RANGE);
+        self.heap.lock().space.add_range(at.0, want);
+        Ok(())
+    }
+
+    /// Removes dormant mappings whose use is over.
+    fn evict(&self, count: usize) -> Result<(), BackendError> {
+        let chosen = self.heap.lock().choose_evicted(count);
+        for (at, bytes, mapping) in chosen {
+            self.backend.unmap(Addr(at), bytes)?;
+            self.heap.lock().unmapped(mapping);
+        }
+        Ok(())
+    }
+
+    /// Makes the stream wait for others that hold freed memory, if that policy is on.
+    fn wait_on_streams(&self, request: Request) -> Result<bool, Error> {
+        let mut heap = self.books()?;
+        let stream = index(&mut heap, request.stream);
+        if !heap.reuse.internal_dependencies || request.stream.id.is_none() {
+            return Ok(false);
+        }
+        let others: Vec<_> = heap
+            .streams()
+            .filter(|&other| other != stream && !heap.arena(other).bins.is_empty())
+            .filter_map(|other| heap.arena(other).events.back().map(|&(event, covers)| (other, event, covers)))
+            .collect();
+        drop(heap);
+        let mut clock = Clock::new();
+        for (other, event, covers) in others {
+            if self.backend.wait(request.stream.handle, event).is_ok() {
+                clock.push((other, covers));
+            }
+        }
+        let mut heap = self.books()?;
+        let stream = index(&mut heap, request.stream);
+        heap.learn(stream, &clock);
+        Ok(heap.absorb_known(stream))
+    }
+}

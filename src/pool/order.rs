@@ -1,0 +1,150 @@
+//! What the pool hears of the order between streams: its own events, the user's events and synchronises.
+//!
+//! Every number is read *before* the driver's call that it is to be true of: an event, or a synchronise,
+//! covers the frees that were published before it began.
+
+use super::{Named, Pool, index};
+use crate::alloc::order::Clock;
+use crate::backend::{Backend, Event};
+use crate::base::units::{EventHandle, StreamHandle};
+
+/// Events to forget that are kept before somebody takes the time.
+const STALE: usize = 64;
+
+/// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
+#[derive(Clone, Debug, Default)]
+pub struct Mark(Clock);
+
+impl Pool {
+    /// Takes a mark before an event is recorded on `stream`, or before the host synchronises with it.
+    pub fn mark_stream(&self, stream: StreamHandle) -> Mark {
+        let Ok(Named { id: Some(id), .. }) = self.name(stream) else { return Mark::default() };
+        let Ok(heap) = self.books() else { return Mark::default() };
+        Mark(heap.known_stream(id).map(|index| heap.clock(index)).unwrap_or_default())
+    }
+
+    /// Takes a mark before the host synchronises with `event`.
+    pub fn mark_event(&self, event: EventHandle) -> Mark {
+        self.books().map(|heap| Mark(heap.event_clock(event))).unwrap_or_default()
+    }
+
+    /// Takes a mark before the host synchronises with the whole device.
+    pub fn mark_all(&self) -> Mark {
+        self.books().map(|heap| Mark(heap.clock_of_all())).unwrap_or_default()
+    }
+
+    /// The user recorded `event` on the stream that `mark` was taken of before.
+    pub fn event_recorded(&self, event: EventHandle, mark: Mark) {
+        if let Ok(mut heap) = self.books() {
+            heap.remember_event(event, mark.0);
+        }
+    }
+
+    /// The user made `stream` wait for `event`. Call after the driver's.
+    pub fn stream_waits(&self, stream: StreamHandle, event: EventHandle) {
+        let Ok(stream @ Named { id: Some(_), .. }) = self.name(stream) else { return };
+        let Ok(mut heap) = self.books() else { return };
+        let clock = heap.event_clock(event);
+        if heap.reuse.event_dependencies && !clock.is_empty() {
+            let index = index(&mut heap, stream);
+            heap.learn(index, &clock);
+        }
+    }
+
+    /// The event handle is no longer one.
+    pub fn event_destroyed(&self, event: EventHandle) {
+        if let Ok(mut heap) = self.books() {
+            heap.forget_event(event);
+        }
+    }
+
+    /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
+    pub fn synchronized(&self, mark: Mark) {
+        let Ok(mut heap) = self.books() else { return };
+        let mut stale = Vec::new();
+        heap.complete(&mark.0, &mut stale);
+        heap.absorb_complete();
+        let over = heap.stats.reserved > heap.release_threshold;
+        drop(heap);
+        self.discard(stale);
+        if over {
+            self.apply_threshold();
+        }
+    }
+
+    /// Records an event that is due, in a call that names the stream. `due` was read under the heap's lock,
+    /// so the event covers it.
+    pub(super) fn record_if(&self, due: Option<u64>, stream: Named) {
+        let (Some(covers), Some(id)) = (due, stream.id) else { return };
+        // without an event the frees wait for the next one, or for a synchronise: nothing is lost
+        let Ok(event) = self.backend.record(stream.handle) else { return };
+        let mut stale = Vec::new();
+        match self.books() {
+            Ok(mut heap) => match heap.known_stream(id) {
+                Some(index) => heap.arena_mut(index).add_event(event, covers, &mut stale),
+                None => stale.push(event),
+            },
+            Err(_) => stale.push(event),
+        }
+        self.discard(stale);
+    }
+
+    /// Forgets events as soon as no miss can be querying them.
+    fn discard(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let mut stale = self.stale.lock();
+        stale.extend(events);
+        let many = stale.len() >= STALE;
+        drop(stale);
+        if many && let Some(_grow) = self.grow.try_lock() {
+            self.forget_stale();
+        }
+    }
+
+    /// Forgets the events kept for that. The caller holds `grow`.
+    pub(super) fn forget_stale(&self) {
+        for event in std::mem::take(&mut *self.stale.lock()) {
+            if event != Event::COMPLETE {
+                self.backend.forget(event);
+            }
+        }
+    }
+
+    /// Looks which events are complete, and makes what they cover everybody's. The caller holds `grow`.
+    pub(super) fn poll(&self) -> bool {
+        let Ok(heap) = self.books() else { return false };
+        let waiting: Vec<(u32, Vec<(Event, u64)>)> = heap
+            .streams()
+            .map(|stream| (stream, heap.arena(stream).events.iter().copied().collect()))
+            .collect();
+        drop(heap);
+        let mut done = Clock::new();
+        for (stream, events) in waiting {
+            let complete = events.iter().take_while(|event| self.backend.query(event.0) == Ok(true));
+            if let Some(last) = complete.last() {
+                done.push((stream, last.1));
+            }
+        }
+        self.confirm(&done)
+    }
+
+    /// The host knows that this moment has passed. The caller holds `grow`.
+    pub(super) fn confirm(&self, done: &Clock) -> bool {
+        let Ok(mut heap) = self.books() else { return false };
+        let mut stale = Vec::new();
+        heap.complete(done, &mut stale);
+        let any = heap.absorb_complete();
+        drop(heap);
+        self.stale.lock().extend(stale);
+        self.forget_stale();
+        any
+    }
+
+    /// Waits for all queued work, and makes everything freed before it everybody's. The caller holds `grow`.
+    pub(super) fn wait_for_all(&self) -> bool {
+        let Mark(clock) = self.mark_all();
+        self.backend.synchronize_all().is_ok() && self.confirm(&clock)
+    }
+}

@@ -1,0 +1,171 @@
+//! Giving memory back: trim, squeeze, the release threshold, and the end of the pool.
+
+use super::{Leaked, Pool};
+use crate::alloc::heap::Heap;
+use crate::alloc::node::{Kind, NIL};
+use crate::alloc::order::Clock;
+use crate::alloc::release::Leaving;
+use crate::backend::{Backend, BackendError};
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Gives back free memory, without waiting for any work, until at most `keep` bytes are reserved.
+    pub fn trim(&self, keep: u64) -> Result<(), Error> {
+        drop(self.books()?);
+        let _grow = self.grow.lock();
+        self.books()?.flush_slabs();
+        self.poll();
+        self.give_back(keep).1.map_err(|error| super::translate(error, StreamHandle(0)))
+    }
+
+    /// Waits for pending frees, gives back everything that is free, and returns how many bytes that was.
+    pub fn squeeze(&self) -> Result<u64, Error> {
+        drop(self.books()?);
+        let _grow = self.grow.lock();
+        Ok(self.give_back_all())
+    }
+
+    /// Frees above the threshold give memory back, if no miss is at work just then.
+    pub(super) fn apply_threshold(&self) {
+        if !self.backend.usable() {
+            return;
+        }
+        let Some(_grow) = self.grow.try_lock() else { return };
+        self.poll();
+        let Ok(heap) = self.books() else { return };
+        let threshold = heap.release_threshold;
+        drop(heap);
+        // what could not be given back stays in the pool; the next free tries again
+        let _ = self.give_back(threshold);
+    }
+
+    /// Waits for all queued work and gives back all that is free then. The caller holds `grow`.
+    pub(super) fn give_back_all(&self) -> u64 {
+        if !self.backend.usable() {
+            return 0;
+        }
+        // the second round is for slabs that the first one's waiting emptied
+        for _ in 0..2 {
+            if let Ok(mut heap) = self.books() {
+                heap.flush_slabs();
+            }
+            self.wait_for_all();
+            while self.confirm(&Clock::new()) {}
+        }
+        if let Ok(mut heap) = self.books() {
+            heap.stats.squeezes += 1;
+        }
+        self.give_back(0).0
+    }
+
+    /// Gives back free pages down to `keep` bytes: how many bytes that were, and what went wrong, if anything
+    /// did. The caller holds `grow`.
+    fn give_back(&self, keep: u64) -> (u64, Result<(), BackendError>) {
+        let Ok(mut heap) = self.books() else { return (0, Ok(())) };
+        let leaving = heap.choose_leaving(keep);
+        drop(heap);
+        let (mut given, mut outcome) = (0, Ok(()));
+        for leaving in leaving {
+            if outcome.is_ok() {
+                outcome = self.see_off(&leaving);
+            }
+            let mut heap = self.heap.lock();
+            if outcome.is_ok() {
+                heap.released(leaving.page);
+                given += leaving.bytes;
+            } else {
+                heap.stays(&leaving);
+            }
+        }
+        (given, outcome)
+    }
+
+    fn see_off(&self, leaving: &Leaving) -> Result<(), BackendError> {
+        for &(at, mapping) in &leaving.mappings {
+            self.backend.unmap(Addr(at), leaving.bytes)?;
+            self.heap.lock().unmapped(mapping);
+        }
+        self.backend.release(leaving.handle, leaving.bytes)
+    }
+
+    /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
+    /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
+    pub fn end(&self) -> Leaked {
+        let _grow = self.grow.lock();
+        let mut heap = self.heap.lock();
+        if self.ended.swap(true, Ordering::Relaxed) {
+            return Leaked::default();
+        }
+        let slot = heap.space.slot();
+        let (reuse, threshold) = (heap.reuse, heap.release_threshold);
+        let heap = {
+            let old = std::mem::replace(&mut *heap, Heap::new(slot, reuse, threshold));
+            drop(heap);
+            old
+        };
+        let leaked = live_blocks(&heap);
+        if self.backend.usable() {
+            self.give_up(heap);
+        }
+        self.stale.lock().clear();
+        leaked
+    }
+
+    /// Gives back all that these books hold. A call that fails leaves its object to the end of the process.
+    fn give_up(&self, heap: Heap) {
+        let _ = self.backend.synchronize_all();
+        for stream in heap.streams() {
+            for &(event, _) in &heap.arena(stream).events {
+                self.backend.forget(event);
+            }
+        }
+        self.forget_stale();
+        for (_, page) in heap.pages.iter() {
+            for &mapping in &page.mappings {
+                let _ = self.backend.unmap(Addr(heap.pages.mapping(mapping).at), page.bytes);
+            }
+            let _ = self.backend.release(page.handle, page.bytes);
+        }
+        for range in &heap.space.ranges {
+            let _ = self.backend.unreserve(Addr(range.base), range.bytes);
+        }
+    }
+}
+
+fn live_blocks(heap: &Heap) -> Leaked {
+    let mut leaked = Leaked::default();
+    let mut note = |at: u64, bytes: u64| {
+        leaked.blocks += 1;
+        leaked.bytes += bytes;
+        leaked.largest.push((Addr(at), bytes));
+        if leaked.largest.len() >= 64 {
+            keep_largest(&mut leaked.largest);
+        }
+    };
+    for range in &heap.space.ranges {
+        let mut id = range.first;
+        while id != NIL {
+            let node = &heap.space.nodes[id];
+            match node.kind {
+                Kind::Live => note(node.start, node.len),
+                Kind::Slab => {
+                    let blocks = heap.slabs.get(node.slab).blocks;
+                    for index in (0..blocks).filter(|&index| heap.slabs.is_live(node.slab, index)) {
+                        note(heap.slabs.block_start(node.slab, index), heap.slabs.block_bytes(node.slab));
+                    }
+                }
+                _ => {}
+            }
+            id = node.next;
+        }
+    }
+    keep_largest(&mut leaked.largest);
+    leaked
+}
+
+fn keep_largest(blocks: &mut Vec<(Addr, u64)>) {
+    blocks.sort_by_key(|&(at, bytes)| (std::cmp::Reverse(bytes), at));
+    blocks.truncate(8);
+}
