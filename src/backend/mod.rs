@@ -9,6 +9,8 @@
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
 use thiserror::Error;
 
+pub mod call;
+pub mod counting;
 pub mod fault;
 pub mod host;
 pub mod ledger;
