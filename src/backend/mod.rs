@@ -3,8 +3,8 @@
 //! fail. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
 //!
 //! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
-//! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no lock that an allocation which hits
-//! could wait for.
+//! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
+//! lock that an allocation which hits could wait for.
 
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
 use thiserror::Error;
