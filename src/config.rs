@@ -58,7 +58,11 @@ impl Default for Config {
             max_bytes: 0,
             release_threshold: u64::MAX,
             initial_bytes: 0,
-            reuse: Reuse { event_dependencies: true, opportunistic: true, internal_dependencies: true },
+            reuse: Reuse {
+                event_dependencies: true,
+                opportunistic: true,
+                internal_dependencies: true,
+            },
             slack: 0.01,
             name: String::new(),
             on_oom: None,

@@ -107,7 +107,10 @@ impl Pool {
         let slot = backend.granularity();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
-            heap: Ranked::new(Rank::Heap, Heap::new(slot, config.reuse, config.release_threshold)),
+            heap: Ranked::new(
+                Rank::Heap,
+                Heap::new(slot, config.reuse, config.release_threshold),
+            ),
             stale: Ranked::new(Rank::Stale, Vec::new()),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
@@ -195,7 +198,9 @@ impl Pool {
     /// Frees every block, or none.
     pub fn free_batch(&self, blocks: &[Addr], stream: StreamHandle) -> Result<(), Error> {
         if !self.backend.usable() {
-            return blocks.iter().try_for_each(|&at| self.free_quietly(at).map(|_| ()));
+            return blocks
+                .iter()
+                .try_for_each(|&at| self.free_quietly(at).map(|_| ()));
         }
         let stream = self.name(stream)?;
         let mut heap = self.books()?;
@@ -302,11 +307,15 @@ impl Pool {
         let switch = || match value {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Error::InvalidArgument(format!("{attribute:?} is a switch: 0 or 1, not {value}"))),
+            _ => Err(Error::InvalidArgument(format!(
+                "{attribute:?} is a switch: 0 or 1, not {value}"
+            ))),
         };
         let peak = || match value {
             0 => Ok(()),
-            _ => Err(Error::InvalidArgument(format!("{attribute:?} can only be reset, by 0, not set to {value}"))),
+            _ => Err(Error::InvalidArgument(format!(
+                "{attribute:?} can only be reset, by 0, not set to {value}"
+            ))),
         };
         match attribute {
             Attribute::ReuseFollowEventDependencies => heap.reuse.event_dependencies = switch()?,
@@ -375,7 +384,11 @@ impl Pool {
     /// The books, unless the pool has ended.
     fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.heap.lock();
-        if self.ended.load(Ordering::Relaxed) { Err(Error::PoolDestroyed { handle: 0 }) } else { Ok(heap) }
+        if self.ended.load(Ordering::Relaxed) {
+            Err(Error::PoolDestroyed { handle: 0 })
+        } else {
+            Ok(heap)
+        }
     }
 
     /// Who is this? Asks the backend, so no lock may be held.
@@ -401,10 +414,16 @@ fn index(heap: &mut Heap, stream: Named) -> u32 {
 
 fn check_request(bytes: u64, align: u64) -> Result<(), Error> {
     if align != 0 && (!align.is_power_of_two() || align > MAX_ALIGN) {
-        return Err(Error::InvalidAlignment { given: align, most: MAX_ALIGN });
+        return Err(Error::InvalidAlignment {
+            given: align,
+            most: MAX_ALIGN,
+        });
     }
     if bytes > MAX_REQUEST {
-        return Err(Error::SizeTooLarge { asked: bytes, most: MAX_REQUEST });
+        return Err(Error::SizeTooLarge {
+            asked: bytes,
+            most: MAX_REQUEST,
+        });
     }
     Ok(())
 }

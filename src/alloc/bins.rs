@@ -34,7 +34,11 @@ fn index(len: u64) -> usize {
 
 impl Default for Bins {
     fn default() -> Bins {
-        Bins { heads: vec![NIL; LEVELS * SUBS].into_boxed_slice(), levels: 0, subs: [0; LEVELS] }
+        Bins {
+            heads: vec![NIL; LEVELS * SUBS].into_boxed_slice(),
+            levels: 0,
+            subs: [0; LEVELS],
+        }
     }
 }
 
@@ -78,7 +82,11 @@ impl Bins {
     pub fn best(&self, nodes: &Nodes, len: u64) -> NodeId {
         let at = index(len);
         let found = self.tightest(nodes, at, len);
-        if found != NIL { found } else { self.above(at + 1).map_or(NIL, |at| self.tightest(nodes, at, len)) }
+        if found != NIL {
+            found
+        } else {
+            self.above(at + 1).map_or(NIL, |at| self.tightest(nodes, at, len))
+        }
     }
 
     fn tightest(&self, nodes: &Nodes, at: usize, len: u64) -> NodeId {
@@ -116,7 +124,11 @@ impl Bins {
         if here != 0 {
             return Some((level << SUB_BITS) + here.trailing_zeros() as usize);
         }
-        let higher = if level + 1 >= 64 { 0 } else { self.levels & (u64::MAX << (level + 1)) };
+        let higher = if level + 1 >= 64 {
+            0
+        } else {
+            self.levels & (u64::MAX << (level + 1))
+        };
         (higher != 0).then(|| {
             let level = higher.trailing_zeros() as usize;
             (level << SUB_BITS) + self.subs[level].trailing_zeros() as usize
@@ -175,7 +187,9 @@ impl Bins {
 
     /// The longest node's length; 0 if empty.
     pub fn largest(&self, nodes: &Nodes) -> u64 {
-        let Some(level) = 63u32.checked_sub(self.levels.leading_zeros()) else { return 0 };
+        let Some(level) = 63u32.checked_sub(self.levels.leading_zeros()) else {
+            return 0;
+        };
         let at = ((level as usize) << SUB_BITS) + 31 - self.subs[level as usize].leading_zeros() as usize;
         let (mut longest, mut id) = (0, self.heads[at]);
         while id != NIL {

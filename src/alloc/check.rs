@@ -46,7 +46,10 @@ impl Heap {
                         let next = node.next;
                         if next != NIL && self.space.nodes[next].kind == Kind::Free {
                             let other = &self.space.nodes[next];
-                            assert!(node.owner != other.owner, "neighbours are joined: {node:?} {other:?}");
+                            assert!(
+                                node.owner != other.owner,
+                                "neighbours are joined: {node:?} {other:?}"
+                            );
                         }
                     }
                     Kind::Slab => {
@@ -66,8 +69,16 @@ impl Heap {
             }
         }
         let stats = &self.stats;
-        assert_eq!((used, cached, free, pending), (stats.used, stats.cached, stats.free, stats.pending));
-        let loose = self.pages.loose.iter().map(|&page| self.pages.page(page).bytes).sum::<u64>();
+        assert_eq!(
+            (used, cached, free, pending),
+            (stats.used, stats.cached, stats.free, stats.pending)
+        );
+        let loose = self
+            .pages
+            .loose
+            .iter()
+            .map(|&page| self.pages.page(page).bytes)
+            .sum::<u64>();
         assert_eq!(stats.idle, loose, "only loose pages are idle between operations");
         assert_eq!(stats.reserved, used + cached + free + pending + stats.idle);
         assert_eq!(stats.allocations - stats.frees, blocks, "live blocks");
@@ -82,7 +93,10 @@ impl Heap {
             assert!(!page.taken, "{page:?}");
             assert_eq!(page.active == NIL, self.pages.loose.contains(&id), "{page:?}");
             assert_eq!(page.mappings.is_empty(), page.active == NIL, "{page:?}");
-            assert!(page.active == NIL || page.mappings.contains(&page.active), "{page:?}");
+            assert!(
+                page.active == NIL || page.mappings.contains(&page.active),
+                "{page:?}"
+            );
             for &mapping in &page.mappings {
                 assert_eq!(self.pages.mapping(mapping).page, id);
                 let at = self.pages.mapping(mapping).at;
@@ -94,7 +108,11 @@ impl Heap {
         }
         assert_eq!((bytes, mapped), (self.pages.bytes, self.pages.mapped));
         assert_eq!(bytes, self.stats.reserved);
-        assert_eq!(self.pages.dormant().count() as u64, resting, "dormant mappings are listed");
+        assert_eq!(
+            self.pages.dormant().count() as u64,
+            resting,
+            "dormant mappings are listed"
+        );
     }
 
     fn validate_arenas(&self) {
@@ -117,7 +135,10 @@ impl Heap {
             while id != NIL {
                 let node = &nodes[id];
                 assert_eq!(node.age_prev, prev);
-                assert!(node.seq >= seq && node.seq <= arena.seq, "in the order of their numbers: {node:?}");
+                assert!(
+                    node.seq >= seq && node.seq <= arena.seq,
+                    "in the order of their numbers: {node:?}"
+                );
                 assert!(binned.remove(&id).is_some(), "in both lists: {node:?}");
                 (seq, prev, id) = (node.seq, id, node.age_next);
             }
@@ -129,7 +150,11 @@ impl Heap {
         assert_eq!(free, self.stats.free);
         for (id, slab) in self.slabs.iter() {
             let listed = self.slab_is_listed(id);
-            assert_eq!(listed, slab.free > 0, "a slab is listed while it has a free block: {slab:?}");
+            assert_eq!(
+                listed,
+                slab.free > 0,
+                "a slab is listed while it has a free block: {slab:?}"
+            );
         }
     }
 }

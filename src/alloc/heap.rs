@@ -128,13 +128,21 @@ impl Heap {
 
     fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
         let nodes = &self.space.nodes;
-        let own = if stream == COMMON { NIL } else { self.arena(stream).bins.best(nodes, len) };
+        let own = if stream == COMMON {
+            NIL
+        } else {
+            self.arena(stream).bins.best(nodes, len)
+        };
         let common = self.arena(COMMON).bins.best(nodes, len);
         match (own, common) {
             (NIL, NIL) => None,
             (own, NIL) => Some(own),
             (NIL, common) => Some(common),
-            (own, common) => Some(if nodes[common].len < nodes[own].len { common } else { own }),
+            (own, common) => Some(if nodes[common].len < nodes[own].len {
+                common
+            } else {
+                own
+            }),
         }
     }
 
@@ -174,9 +182,11 @@ impl Heap {
         let node = &self.space.nodes[id];
         match node.kind {
             Kind::Live if exact => Ok(Block::Large(id)),
-            Kind::Live => {
-                Err(Error::InteriorPointer { at: Addr(at), block: Addr(node.start), bytes: node.len })
-            }
+            Kind::Live => Err(Error::InteriorPointer {
+                at: Addr(at),
+                block: Addr(node.start),
+                bytes: node.len,
+            }),
             Kind::Slab => self.slabs.find(node.slab, at),
             _ => Err(Error::DoubleFree(Addr(at))),
         }
@@ -224,7 +234,10 @@ impl Heap {
             Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,
             Block::Small(slab, index) => self.slabs.set_limbo(slab, index),
         }
-        self.limbo.push_back(Limbo { at: self.block_start(block), needs });
+        self.limbo.push_back(Limbo {
+            at: self.block_start(block),
+            needs,
+        });
     }
 
     /// Frees, for everybody, the held-back blocks whose streams are done. Looks at a bounded number.
@@ -232,7 +245,11 @@ impl Heap {
         let mut any = false;
         for _ in 0..self.limbo.len().min(256) {
             let held = self.limbo.pop_front().expect("an entry");
-            if !held.needs.iter().all(|&(stream, seq)| self.is_complete(stream, seq)) {
+            if !held
+                .needs
+                .iter()
+                .all(|&(stream, seq)| self.is_complete(stream, seq))
+            {
                 self.limbo.push_back(held);
                 continue;
             }
@@ -257,7 +274,11 @@ impl Heap {
     /// that everybody may use become the owner's; the other way round they stay apart.
     pub fn put_free(&mut self, mut id: NodeId, owner: u32) {
         let len = self.space.nodes[id].len;
-        let seq = if owner == COMMON { 0 } else { self.arena_mut(owner).tick(len) };
+        let seq = if owner == COMMON {
+            0
+        } else {
+            self.arena_mut(owner).tick(len)
+        };
         let next = self.space.nodes[id].next;
         if self.joins(next, owner) {
             self.pull_free(next);
@@ -341,9 +362,19 @@ impl Heap {
     fn age_link(&mut self, prev: NodeId, id: NodeId, next: NodeId) {
         let nodes = &mut self.space.nodes;
         (nodes[id].age_prev, nodes[id].age_next) = (prev, next);
-        let arena = self.arenas[nodes[id].owner as usize].as_mut().expect("a stream in use");
-        if prev == NIL { arena.oldest = id } else { nodes[prev].age_next = id }
-        if next == NIL { arena.newest = id } else { nodes[next].age_prev = id }
+        let arena = self.arenas[nodes[id].owner as usize]
+            .as_mut()
+            .expect("a stream in use");
+        if prev == NIL {
+            arena.oldest = id
+        } else {
+            nodes[prev].age_next = id
+        }
+        if next == NIL {
+            arena.newest = id
+        } else {
+            nodes[next].age_prev = id
+        }
     }
 
     fn age_remove(&mut self, id: NodeId) {
@@ -353,13 +384,26 @@ impl Heap {
             return;
         }
         let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
-        if prev == NIL { arena.oldest = next } else { nodes[prev].age_next = next }
-        if next == NIL { arena.newest = prev } else { nodes[next].age_prev = prev }
+        if prev == NIL {
+            arena.oldest = next
+        } else {
+            nodes[prev].age_next = next
+        }
+        if next == NIL {
+            arena.newest = prev
+        } else {
+            nodes[next].age_prev = prev
+        }
     }
 
     /// The longest free extent of any arena.
     pub fn largest_free(&self) -> u64 {
         let nodes = &self.space.nodes;
-        self.arenas.iter().flatten().map(|arena| arena.bins.largest(nodes)).max().unwrap_or(0)
+        self.arenas
+            .iter()
+            .flatten()
+            .map(|arena| arena.bins.largest(nodes))
+            .max()
+            .unwrap_or(0)
     }
 }

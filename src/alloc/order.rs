@@ -100,7 +100,9 @@ impl Arena {
 
     /// The number that the newest event covers, or that is complete.
     pub fn recorded(&self) -> u64 {
-        self.events.back().map_or(self.completed, |event| event.1.max(self.completed))
+        self.events
+            .back()
+            .map_or(self.completed, |event| event.1.max(self.completed))
     }
 
     /// Adds an event that was recorded after `covers` was read; gives back events no longer needed.
@@ -171,13 +173,18 @@ impl Heap {
 
     /// Streams other than the common arena.
     pub fn streams(&self) -> impl Iterator<Item = u32> + use<> {
-        let present: Vec<u32> = (1..self.arenas.len() as u32).filter(|&s| self.arenas[s as usize].is_some()).collect();
+        let present: Vec<u32> = (1..self.arenas.len() as u32)
+            .filter(|&s| self.arenas[s as usize].is_some())
+            .collect();
         present.into_iter()
     }
 
     /// Has the host seen all work of `owner` up to `seq` complete?
     pub fn is_complete(&self, owner: u32, seq: u64) -> bool {
-        owner == COMMON || self.arenas[owner as usize].as_ref().is_none_or(|arena| arena.completed >= seq)
+        owner == COMMON
+            || self.arenas[owner as usize]
+                .as_ref()
+                .is_none_or(|arena| arena.completed >= seq)
     }
 
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered.
@@ -204,7 +211,11 @@ impl Heap {
         for &(stream, seq) in clock {
             if let Some(Some(arena)) = self.arenas.get_mut(stream as usize) {
                 arena.completed = arena.completed.max(seq);
-                while arena.events.front().is_some_and(|event| event.1 <= arena.completed) {
+                while arena
+                    .events
+                    .front()
+                    .is_some_and(|event| event.1 <= arena.completed)
+                {
                     dropped.push(arena.events.pop_front().expect("an event").0);
                 }
             }
@@ -256,7 +267,12 @@ impl Heap {
         if !self.reuse.event_dependencies && !self.reuse.internal_dependencies {
             return false;
         }
-        let known: Clock = self.arena(stream).knows.iter().map(|(&s, &seq)| (s, seq)).collect();
+        let known: Clock = self
+            .arena(stream)
+            .knows
+            .iter()
+            .map(|(&s, &seq)| (s, seq))
+            .collect();
         let mut any = false;
         for (other, seq) in known {
             if self.arenas[other as usize].is_some() {

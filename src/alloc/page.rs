@@ -83,7 +83,13 @@ impl Default for Pages {
 impl Pages {
     /// A new page, mapped nowhere.
     pub fn add(&mut self, handle: PageHandle, bytes: u64) -> PageId {
-        let page = Page { handle, bytes, active: NIL, mappings: Vec::new(), taken: false };
+        let page = Page {
+            handle,
+            bytes,
+            active: NIL,
+            mappings: Vec::new(),
+            taken: false,
+        };
         self.bytes += bytes;
         match self.spare_pages.pop() {
             Some(id) => {
@@ -137,7 +143,14 @@ impl Pages {
 
     /// A page was mapped at `at`, and is active there.
     pub fn add_mapping(&mut self, page: PageId, at: u64) -> MappingId {
-        let mapping = Some(Mapping { at, page, owner: 0, seq: 0, older: NIL, newer: NIL });
+        let mapping = Some(Mapping {
+            at,
+            page,
+            owner: 0,
+            seq: 0,
+            older: NIL,
+            newer: NIL,
+        });
         let id = match self.spare_mappings.pop() {
             Some(id) => {
                 self.mappings[id as usize] = mapping;
@@ -221,6 +234,9 @@ impl Pages {
 
     /// All pages.
     pub fn iter(&self) -> impl Iterator<Item = (PageId, &Page)> {
-        self.pages.iter().enumerate().filter_map(|(id, page)| Some((id as u32, page.as_ref()?)))
+        self.pages
+            .iter()
+            .enumerate()
+            .filter_map(|(id, page)| Some((id as u32, page.as_ref()?)))
     }
 }

@@ -126,15 +126,26 @@ impl Heap {
         let mut best = self.fresh_window(len, align);
         let mut consider = |first: NodeId| {
             if let Some(window) = self.survey(first, len, align, stream, wake)
-                && best.as_ref().is_none_or(|best| window.cost(slot) < best.cost(slot))
+                && best
+                    .as_ref()
+                    .is_none_or(|best| window.cost(slot) < best.cost(slot))
             {
                 best = Some(window);
             }
         };
         let nodes = &self.space.nodes;
-        let arenas: &[u32] = if stream == COMMON { &[COMMON] } else { &[stream, COMMON] };
+        let arenas: &[u32] = if stream == COMMON {
+            &[COMMON]
+        } else {
+            &[stream, COMMON]
+        };
         for &arena in arenas {
-            for id in self.arena(arena).bins.descending(nodes, super::size::GRAIN).take(LOOK) {
+            for id in self
+                .arena(arena)
+                .bins
+                .descending(nodes, super::size::GRAIN)
+                .take(LOOK)
+            {
                 let next = nodes[id].next;
                 if next != NIL && nodes[next].kind != Kind::Live && nodes[next].kind != Kind::Slab {
                     consider(id);
@@ -142,7 +153,12 @@ impl Heap {
             }
         }
         // holes about as long as the request: a layout that was there before
-        for id in self.space.holes.ascending(nodes, round_down(len, slot)).take(LOOK) {
+        for id in self
+            .space
+            .holes
+            .ascending(nodes, round_down(len, slot))
+            .take(LOOK)
+        {
             let prev = nodes[id].prev;
             if prev != NIL && self.usable(prev, stream) && nodes[prev].len < len {
                 consider(prev);
@@ -158,10 +174,20 @@ impl Heap {
         let need = round_up(len, slot) + align.saturating_sub(slot);
         // room behind the window lets a page larger than the last gap be used there
         let roomy = self.space.voids.best(&self.space.nodes, need + SPARE_PAGES);
-        let first = if roomy != NIL { roomy } else { self.space.voids.best(&self.space.nodes, need) };
+        let first = if roomy != NIL {
+            roomy
+        } else {
+            self.space.voids.best(&self.space.nodes, need)
+        };
         (first != NIL).then(|| {
             let start = round_up(self.space.nodes[first].start, align);
-            Window { first, start, end: start + len, missing: round_up(len, slot), conflicts: 0 }
+            Window {
+                first,
+                start,
+                end: start + len,
+                missing: round_up(len, slot),
+                conflicts: 0,
+            }
         })
     }
 
@@ -173,7 +199,13 @@ impl Heap {
         if start >= self.space.nodes[first].end() {
             return None;
         }
-        let mut window = Window { first, start, end, missing: 0, conflicts: 0 };
+        let mut window = Window {
+            first,
+            start,
+            end,
+            missing: 0,
+            conflicts: 0,
+        };
         let mut id = first;
         while id != NIL && self.space.nodes[id].start < end {
             let node = &self.space.nodes[id];
@@ -248,7 +280,11 @@ impl Heap {
             }
         }
         let missing = gaps.iter().map(|gap| gap.1).sum();
-        let mut pages = if sources.alias { self.donors(window, stream, missing) } else { Vec::new() };
+        let mut pages = if sources.alias {
+            self.donors(window, stream, missing)
+        } else {
+            Vec::new()
+        };
         pages.sort_by_key(|&(page, bytes)| (bytes, page));
         let enough = self.fill_gaps(window, &gaps, &mut pages, sources, &mut fills);
         for fill in &fills {
@@ -261,7 +297,13 @@ impl Heap {
     }
 
     /// The runs of slots that need pages, after what can be woken is.
-    fn gaps(&self, window: &Window, stream: u32, wake: bool, fills: &mut Vec<Fill>) -> Option<Vec<(u64, u64)>> {
+    fn gaps(
+        &self,
+        window: &Window,
+        stream: u32,
+        wake: bool,
+        fills: &mut Vec<Fill>,
+    ) -> Option<Vec<(u64, u64)>> {
         let slot = self.space.slot();
         let mut gaps: Vec<(u64, u64)> = Vec::new();
         let mut gap = |at: u64, bytes: u64| match gaps.last_mut() {
@@ -309,11 +351,19 @@ impl Heap {
     /// Wholly free pages outside the window, from the longest extents down, until there is enough.
     fn donors(&self, window: &Window, stream: u32, missing: u64) -> Vec<(PageId, u64)> {
         let slot = self.space.slot();
-        let mut pages: Vec<(PageId, u64)> =
-            self.pages.loose.iter().map(|&page| (page, self.pages.page(page).bytes)).collect();
+        let mut pages: Vec<(PageId, u64)> = self
+            .pages
+            .loose
+            .iter()
+            .map(|&page| (page, self.pages.page(page).bytes))
+            .collect();
         let mut sum = pages.iter().map(|page| page.1).sum::<u64>();
         let nodes = &self.space.nodes;
-        let arenas: &[u32] = if stream == COMMON { &[COMMON] } else { &[COMMON, stream] };
+        let arenas: &[u32] = if stream == COMMON {
+            &[COMMON]
+        } else {
+            &[COMMON, stream]
+        };
         for &arena in arenas {
             for id in self.arena(arena).bins.descending(nodes, slot) {
                 let (start, end) = (nodes[id].start, nodes[id].end());
@@ -356,9 +406,7 @@ impl Heap {
                     fills.push(Fill::Alias(at, page));
                     at += bytes;
                     left -= bytes;
-                } else if !pages.is_empty()
-                    && index + 1 == gaps.len()
-                    && self.room(window, at) >= pages[0].1
+                } else if !pages.is_empty() && index + 1 == gaps.len() && self.room(window, at) >= pages[0].1
                 {
                     let (page, _) = pages.remove(0);
                     fills.push(Fill::Alias(at, page));
@@ -394,7 +442,13 @@ impl Heap {
     /// Changes the books for a chosen window: it becomes one `Busy` node of whole fills.
     fn enact(&mut self, window: Window, fills: &[Fill]) -> Plan {
         let slot = self.space.slot();
-        let mut plan = Plan { busy: NIL, unmap: Vec::new(), alias: Vec::new(), create: Vec::new(), woken: 0 };
+        let mut plan = Plan {
+            busy: NIL,
+            unmap: Vec::new(),
+            alias: Vec::new(),
+            create: Vec::new(),
+            woken: 0,
+        };
         // pages leave their places first: extents of the window are not among those
         for fill in fills {
             match *fill {
@@ -411,7 +465,13 @@ impl Heap {
                         self.stats.idle += self.detach(page);
                     }
                     let Page { handle, bytes, .. } = *self.pages.page(page);
-                    plan.alias.push(Alias { at, page, handle, bytes, old });
+                    plan.alias.push(Alias {
+                        at,
+                        page,
+                        handle,
+                        bytes,
+                        old,
+                    });
                 }
                 Fill::Create(at, bytes) => plan.create.push((at, bytes)),
             }
@@ -432,7 +492,9 @@ impl Heap {
         let mut busy = NIL;
         let mut at = start;
         while at < end {
-            let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else { unreachable!("in a range") };
+            let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+                unreachable!("in a range")
+            };
             let node = &self.space.nodes[id];
             let (kind, node_end) = (node.kind, node.end());
             let piece = match kind {
@@ -440,7 +502,9 @@ impl Heap {
                 Kind::Hole | Kind::Void => {
                     let (mut from, mut to) = (round_down(at, slot), round_up(node_end.min(end), slot));
                     if kind == Kind::Hole {
-                        from = from.min(self.mapping_span(self.space.mapping_at(from)).0).max(node.start);
+                        from = from
+                            .min(self.mapping_span(self.space.mapping_at(from)).0)
+                            .max(node.start);
                         let (last, bytes) = self.mapping_span(self.space.mapping_at(to - slot));
                         to = to.max(last + bytes);
                     }
@@ -486,7 +550,11 @@ impl Heap {
 
     /// Bytes of a `Busy` node that active mappings back.
     fn backed(&self, busy: NodeId) -> u64 {
-        self.runs(busy).iter().filter(|run| run.2 == Kind::Free).map(|run| run.1 - run.0).sum()
+        self.runs(busy)
+            .iter()
+            .filter(|run| run.2 == Kind::Free)
+            .map(|run| run.1 - run.0)
+            .sum()
     }
 
     /// A `Busy` node as runs of backed (`Free`), dormant (`Hole`) and unmapped (`Void`) addresses.
@@ -501,7 +569,14 @@ impl Heap {
                 (round_down(at, slot) + slot, Kind::Void)
             } else {
                 let (from, bytes) = self.mapping_span(mapping);
-                (from + bytes, if self.pages.is_active(mapping) { Kind::Free } else { Kind::Hole })
+                (
+                    from + bytes,
+                    if self.pages.is_active(mapping) {
+                        Kind::Free
+                    } else {
+                        Kind::Hole
+                    },
+                )
             };
             let to = to.min(end);
             match runs.last_mut() {
@@ -516,7 +591,9 @@ impl Heap {
     /// Takes a wholly free page out of the extent it lies in; its mapping goes dormant. Returns its bytes.
     pub fn detach(&mut self, page: PageId) -> u64 {
         let (at, bytes) = self.mapping_span(self.pages.page(page).active);
-        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else { unreachable!("in a range") };
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+            unreachable!("in a range")
+        };
         let (owner, seq) = (self.space.nodes[id].owner, self.space.nodes[id].seq);
         let cut = self.cut_free(id, at, at + bytes);
         self.pages.rest(page, owner, seq);
@@ -578,12 +655,18 @@ impl Heap {
         }
         let (at, bytes) = self.mapping_span(old);
         let owner = self.pages.mapping(old).owner;
-        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else { unreachable!("in a range") };
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+            unreachable!("in a range")
+        };
         self.pages.wake(old);
         let piece = self.space.carve_unbacked(id, at, at + bytes);
         self.stats.idle -= bytes;
         // if its stream has come to an end, all that was queued on it is complete
-        let owner = if self.arenas[owner as usize].is_some() { owner } else { COMMON };
+        let owner = if self.arenas[owner as usize].is_some() {
+            owner
+        } else {
+            COMMON
+        };
         self.put_free(piece, owner);
     }
 }

@@ -56,7 +56,10 @@ impl Heap {
                 if from >= start
                     && from + page.bytes <= end
                     && page.bytes <= excess
-                    && page.mappings.iter().all(|&other| other == mapping || self.is_over(other))
+                    && page
+                        .mappings
+                        .iter()
+                        .all(|&other| other == mapping || self.is_over(other))
                 {
                     excess -= page.bytes;
                     chosen.push(self.pages.mapping(mapping).page);
@@ -81,12 +84,18 @@ impl Heap {
         }
         let info = self.pages.page(page);
         let last = info.mappings.iter().filter(|&&mapping| mapping == active);
-        let mappings = info.mappings.iter().filter(|&&mapping| mapping != active).chain(last);
+        let mappings = info
+            .mappings
+            .iter()
+            .filter(|&&mapping| mapping != active)
+            .chain(last);
         Leaving {
             page,
             handle: info.handle,
             bytes: info.bytes,
-            mappings: mappings.map(|&mapping| (self.pages.mapping(mapping).at, mapping)).collect(),
+            mappings: mappings
+                .map(|&mapping| (self.pages.mapping(mapping).at, mapping))
+                .collect(),
         }
     }
 
@@ -94,7 +103,9 @@ impl Heap {
     pub fn unmapped(&mut self, mapping: MappingId) {
         let at = self.pages.mapping(mapping).at;
         let bytes = self.pages.page_of(mapping).bytes;
-        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else { unreachable!("in a range") };
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+            unreachable!("in a range")
+        };
         let piece = self.space.carve_unbacked(id, at, at + bytes);
         self.space.set_mapping(at, bytes, NIL);
         self.space.set_unbacked(piece, Kind::Void);
@@ -111,7 +122,11 @@ impl Heap {
     /// A page could not be given back: it is usable where it was, or loose if it is mapped nowhere.
     pub fn stays(&mut self, leaving: &Leaving) {
         let left = self.pages.page(leaving.page).mappings.last().copied();
-        let old = leaving.mappings.last().map(|mapping| mapping.1).filter(|_| left.is_some());
+        let old = leaving
+            .mappings
+            .last()
+            .map(|mapping| mapping.1)
+            .filter(|_| left.is_some());
         self.put_back(leaving.page, old.unwrap_or(NIL));
     }
 
@@ -121,7 +136,13 @@ impl Heap {
             .dormant()
             .filter(|&mapping| self.is_over(mapping))
             .take(count)
-            .map(|mapping| (self.pages.mapping(mapping).at, self.pages.page_of(mapping).bytes, mapping))
+            .map(|mapping| {
+                (
+                    self.pages.mapping(mapping).at,
+                    self.pages.page_of(mapping).bytes,
+                    mapping,
+                )
+            })
             .collect()
     }
 }

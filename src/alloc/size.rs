@@ -88,7 +88,10 @@ mod tests {
             let class = class_of(bytes, 0).unwrap();
             let size = u64::from(CLASS_BYTES[class]);
             assert!(size >= bytes, "{bytes} in class of {size}");
-            assert!(class == 0 || u64::from(CLASS_BYTES[class - 1]) < bytes, "{bytes}: not the smallest class");
+            assert!(
+                class == 0 || u64::from(CLASS_BYTES[class - 1]) < bytes,
+                "{bytes}: not the smallest class"
+            );
         }
         assert_eq!(class_of(SMALL_MAX + 1, 0), None);
     }

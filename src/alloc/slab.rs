@@ -69,7 +69,10 @@ impl Slabs {
 
     /// All slabs.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Slab)> {
-        self.all.iter().enumerate().filter_map(|(id, slab)| Some((id as u32, slab.as_ref()?)))
+        self.all
+            .iter()
+            .enumerate()
+            .filter_map(|(id, slab)| Some((id as u32, slab.as_ref()?)))
     }
 
     /// The live block at an address inside a slab's run, or what is wrong with the address.
@@ -86,7 +89,11 @@ impl Slabs {
         }
         let block = slab.base + u64::from(index) * size;
         if at != block {
-            return Err(Error::InteriorPointer { at: Addr(at), block: Addr(block), bytes: size });
+            return Err(Error::InteriorPointer {
+                at: Addr(at),
+                block: Addr(block),
+                bytes: size,
+            });
         }
         Ok(Block::Small(id, index))
     }
@@ -127,8 +134,14 @@ impl Slabs {
         let ones = |bits: &[u64; 4]| bits.iter().map(|word| word.count_ones()).sum::<u32>();
         assert_eq!(ones(&slab.free_bits), u32::from(slab.free), "{slab:?}");
         assert_eq!(ones(&slab.limbo_bits), u32::from(slab.limbo), "{slab:?}");
-        assert!((0..4).all(|word| slab.free_bits[word] & slab.limbo_bits[word] == 0), "{slab:?}");
-        assert!(slab.base % WINDOW == 0 && slab.free + slab.limbo <= slab.blocks, "{slab:?}");
+        assert!(
+            (0..4).all(|word| slab.free_bits[word] & slab.limbo_bits[word] == 0),
+            "{slab:?}"
+        );
+        assert!(
+            slab.base % WINDOW == 0 && slab.free + slab.limbo <= slab.blocks,
+            "{slab:?}"
+        );
     }
 }
 
@@ -140,7 +153,11 @@ impl Heap {
         }
         let size = u64::from(CLASS_BYTES[class]);
         let slab = self.slabs.get_mut(id);
-        let word = slab.free_bits.iter().position(|&bits| bits != 0).expect("a partial slab has a free block");
+        let word = slab
+            .free_bits
+            .iter()
+            .position(|&bits| bits != 0)
+            .expect("a partial slab has a free block");
         let index = word as u64 * 64 + u64::from(slab.free_bits[word].trailing_zeros());
         slab.free_bits[word] &= slab.free_bits[word] - 1;
         slab.free -= 1;
@@ -239,7 +256,12 @@ impl Heap {
         debug_assert_eq!(slab.free_bits[word] & mask, 0);
         slab.free_bits[word] |= mask;
         slab.free += 1;
-        let (owner, class, first, full) = (slab.owner, slab.class as usize, slab.free == 1, slab.free == slab.blocks);
+        let (owner, class, first, full) = (
+            slab.owner,
+            slab.class as usize,
+            slab.free == 1,
+            slab.free == slab.blocks,
+        );
         self.stats.cached += u64::from(CLASS_BYTES[class]);
         if first {
             self.list_slab(id);

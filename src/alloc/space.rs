@@ -60,7 +60,13 @@ pub enum Found {
 impl Space {
     /// No ranges yet; slots of `slot` bytes.
     pub fn new(slot: u64) -> Space {
-        Space { nodes: Nodes::default(), ranges: Vec::new(), voids: Bins::default(), holes: Bins::default(), slot }
+        Space {
+            nodes: Nodes::default(),
+            ranges: Vec::new(),
+            voids: Bins::default(),
+            holes: Bins::default(),
+            slot,
+        }
     }
 
     /// Bytes of a slot.
@@ -79,7 +85,9 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                leaves: (0..(bytes / WINDOW).div_ceil(LEAF as u64)).map(|_| None).collect(),
+                leaves: (0..(bytes / WINDOW).div_ceil(LEAF as u64))
+                    .map(|_| None)
+                    .collect(),
             },
         );
         self.note_start(first);
@@ -102,7 +110,10 @@ impl Space {
 
     /// The range that holds an address.
     pub fn range_of(&self, at: u64) -> Option<usize> {
-        let index = self.ranges.partition_point(|range| range.base <= at).checked_sub(1)?;
+        let index = self
+            .ranges
+            .partition_point(|range| range.base <= at)
+            .checked_sub(1)?;
         (at - self.ranges[index].base < self.ranges[index].bytes).then_some(index)
     }
 
@@ -123,7 +134,9 @@ impl Space {
     /// The node at an address. Constant time where a block starts; to name the block around a wrong pointer
     /// it walks back to where that block starts.
     pub fn find(&self, at: u64) -> Found {
-        let Some(index) = self.range_of(at) else { return Found::Outside };
+        let Some(index) = self.range_of(at) else {
+            return Found::Outside;
+        };
         let range = &self.ranges[index];
         let mut window = ((at - range.base) / WINDOW) as usize;
         let mut id = range.entry(window);
@@ -134,7 +147,11 @@ impl Space {
         while self.nodes[id].end() <= at {
             id = self.nodes[id].next;
         }
-        if self.nodes[id].start == at { Found::Start(id) } else { Found::Inside(id) }
+        if self.nodes[id].start == at {
+            Found::Start(id)
+        } else {
+            Found::Inside(id)
+        }
     }
 
     /// Cuts a node in two at an address inside it; the upper part is a new node of the same kind, owner and
@@ -187,12 +204,20 @@ impl Space {
     }
 
     fn list_unbacked(&mut self, id: NodeId, kind: Kind) {
-        let bins = if kind == Kind::Void { &mut self.voids } else { &mut self.holes };
+        let bins = if kind == Kind::Void {
+            &mut self.voids
+        } else {
+            &mut self.holes
+        };
         bins.insert(&mut self.nodes, id);
     }
 
     fn unlist_unbacked(&mut self, id: NodeId) {
-        let bins = if self.nodes[id].kind == Kind::Void { &mut self.voids } else { &mut self.holes };
+        let bins = if self.nodes[id].kind == Kind::Void {
+            &mut self.voids
+        } else {
+            &mut self.holes
+        };
         bins.remove(&mut self.nodes, id);
     }
 
@@ -246,10 +271,19 @@ impl Space {
             while id != NIL {
                 let node = &self.nodes[id];
                 assert_eq!((node.start, node.prev), (at, prev), "nodes tile the range");
-                assert!(node.len > 0 && node.kind != Kind::Spare && node.kind != Kind::Busy, "{node:?}");
+                assert!(
+                    node.len > 0 && node.kind != Kind::Spare && node.kind != Kind::Busy,
+                    "{node:?}"
+                );
                 if matches!(node.kind, Kind::Hole | Kind::Void) {
-                    assert!(node.start % self.slot == 0 && node.len % self.slot == 0, "whole slots: {node:?}");
-                    assert!(prev == NIL || self.nodes[prev].kind != node.kind, "joined: {node:?}");
+                    assert!(
+                        node.start % self.slot == 0 && node.len % self.slot == 0,
+                        "whole slots: {node:?}"
+                    );
+                    assert!(
+                        prev == NIL || self.nodes[prev].kind != node.kind,
+                        "joined: {node:?}"
+                    );
                 }
                 let entry = &mut entries[((at - range.base) / WINDOW) as usize];
                 if *entry == NIL {
@@ -271,7 +305,9 @@ impl Space {
 
 impl Range {
     fn entry(&self, window: usize) -> NodeId {
-        self.leaves[window / LEAF].as_ref().map_or(NIL, |leaf| leaf[window % LEAF])
+        self.leaves[window / LEAF]
+            .as_ref()
+            .map_or(NIL, |leaf| leaf[window % LEAF])
     }
 
     fn set_entry(&mut self, window: usize, id: NodeId) {

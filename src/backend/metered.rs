@@ -40,10 +40,17 @@ impl Metered {
 
     /// All calls.
     pub fn total(&self) -> u64 {
-        [&self.ranges, &self.creates, &self.releases, &self.maps, &self.unmaps, &self.events]
-            .iter()
-            .map(|count| count.load(Relaxed))
-            .sum()
+        [
+            &self.ranges,
+            &self.creates,
+            &self.releases,
+            &self.maps,
+            &self.unmaps,
+            &self.events,
+        ]
+        .iter()
+        .map(|count| count.load(Relaxed))
+        .sum()
     }
 }
 

@@ -1,16 +1,21 @@
-//! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `fault`
-//! decorates any backend so that chosen calls fail.
+//! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `counting`
+//! without any memory, for benchmarks and model tests; `fault` decorates any backend so that chosen calls
+//! fail. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
 //!
 //! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
-//! `synchronize` and `synchronize_all`. The pool calls it holding no lock that an allocation which hits
-//! could wait for.
+//! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
+//! lock that an allocation which hits could wait for.
 
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
 use thiserror::Error;
 
+pub mod call;
+pub mod counting;
 pub mod fault;
 pub mod host;
+pub mod ledger;
 pub mod metered;
+pub mod process;
 
 /// Why a backend call failed. A failed call has changed nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -91,8 +96,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Has the event's work completed? Never blocks.
     fn query(&self, event: Event) -> Result<bool, BackendError>;
 
-    /// Makes `stream` wait for `event` before any work queued on it later. Does not block the host. Only
-    /// inside a call that names the stream.
+    /// Makes `stream` wait for `event` before any work queued on it later. Only inside a call that names the
+    /// stream. Does not block the host, unless `stream` has no queue (`host`, for a value that is no stream).
     fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError>;
 
     /// Blocks until the event's work has completed.

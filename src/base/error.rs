@@ -40,7 +40,9 @@ pub enum Error {
         hint: &'static str,
     },
     /// A struct whose `struct_size` this library does not know.
-    #[error("{what}.struct_size is {given}, but this library accepts {least} to {most}; initialise the struct with sizeof, and build against the header of the library you run with")]
+    #[error(
+        "{what}.struct_size is {given}, but this library accepts {least} to {most}; initialise the struct with sizeof, and build against the header of the library you run with"
+    )]
     StructSize {
         /// The struct's name.
         what: &'static str,
@@ -64,7 +66,9 @@ pub enum Error {
         handle: usize,
     },
     /// The pool was ended by `weir_finalize` or at exit.
-    #[error("pool {handle:#x} was ended by weir_finalize or at exit; its memory has been given back, and nothing was done")]
+    #[error(
+        "pool {handle:#x} was ended by weir_finalize or at exit; its memory has been given back, and nothing was done"
+    )]
     Finalized {
         /// The handle given.
         handle: usize,
@@ -77,7 +81,9 @@ pub enum Error {
         if .0.backend.is_empty() { String::new() } else { format!("; the backend said: {}", .0.backend) })]
     OutOfMemory(Box<Shortage>),
     /// The size can never be served.
-    #[error("{asked} B can never be allocated: the largest request is {most} B; check the size for an overflow")]
+    #[error(
+        "{asked} B can never be allocated: the largest request is {most} B; check the size for an overflow"
+    )]
     SizeTooLarge {
         /// Bytes asked for.
         asked: u64,

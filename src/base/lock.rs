@@ -48,7 +48,10 @@ pub struct RankedGuard<'a, T> {
 impl<T> Ranked<T> {
     /// Wraps `value`.
     pub const fn new(rank: Rank, value: T) -> Ranked<T> {
-        Ranked { rank, inner: Mutex::new(value) }
+        Ranked {
+            rank,
+            inner: Mutex::new(value),
+        }
     }
 
     /// Takes the lock if it is free. Waits for nobody, so no rank is needed.
@@ -61,20 +64,30 @@ impl<T> Ranked<T> {
         if cfg!(debug_assertions) {
             HELD.with(|held| held.set(held.get() | 1 << self.rank as u32));
         }
-        Some(RankedGuard { rank: self.rank, inner })
+        Some(RankedGuard {
+            rank: self.rank,
+            inner,
+        })
     }
 
     /// Takes the lock. A panic of an earlier holder does not poison it: the C boundary has reported it.
     pub fn lock(&self) -> RankedGuard<'_, T> {
         if cfg!(debug_assertions) {
             let held = HELD.with(Cell::get);
-            assert!(held >> (self.rank as u32) == 0, "lock rank {:?} taken while holding ranks {held:#b}", self.rank);
+            assert!(
+                held >> (self.rank as u32) == 0,
+                "lock rank {:?} taken while holding ranks {held:#b}",
+                self.rank
+            );
         }
         let inner = self.inner.lock().unwrap_or_else(|poison| poison.into_inner());
         if cfg!(debug_assertions) {
             HELD.with(|held| held.set(held.get() | 1 << self.rank as u32));
         }
-        RankedGuard { rank: self.rank, inner }
+        RankedGuard {
+            rank: self.rank,
+            inner,
+        }
     }
 }
 

@@ -67,6 +67,10 @@ impl fmt::Display for Human {
             value /= 1024.0;
             unit += 1;
         }
-        if unit == 0 { write!(f, "{} B", self.0) } else { write!(f, "{value:.2} {}", UNITS[unit]) }
+        if unit == 0 {
+            write!(f, "{} B", self.0)
+        } else {
+            write!(f, "{value:.2} {}", UNITS[unit])
+        }
     }
 }

@@ -75,9 +75,17 @@ impl Pool {
             return Ok(());
         }
         let mut grow = self.grow.lock();
-        let sources = Sources { wake: false, alias: false, create: u64::MAX, page_max: PAGE_MAX };
+        let sources = Sources {
+            wake: false,
+            alias: false,
+            create: u64::MAX,
+            page_max: PAGE_MAX,
+        };
         let bytes = round_up(bytes, self.backend.granularity());
-        let none = Named { handle: StreamHandle(0), id: None };
+        let none = Named {
+            handle: StreamHandle(0),
+            id: None,
+        };
         self.attempt(&mut grow, bytes, self.backend.granularity(), none, sources)
             .map_err(|error| translate(error, StreamHandle(0)))?;
         Ok(())
@@ -88,19 +96,25 @@ impl Pool {
             return Ok(Some(at));
         }
         self.books()?.stats.misses += 1;
-        if self.learn_what_is_safe(request)? && let Some(at) = self.again(request)? {
+        if self.learn_what_is_safe(request)?
+            && let Some(at) = self.again(request)?
+        {
             return Ok(Some(at));
         }
         if let Some(at) = self.fill(grow, request, said)? {
             return Ok(Some(at));
         }
         if self.wait_on_streams(request)?
-            && let Some(at) = self.again(request)?.map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+            && let Some(at) = self
+                .again(request)?
+                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
         {
             return Ok(Some(at));
         }
         if self.wait_for_all()
-            && let Some(at) = self.again(request)?.map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+            && let Some(at) = self
+                .again(request)?
+                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
         {
             return Ok(Some(at));
         }
@@ -125,7 +139,11 @@ impl Pool {
             let stream = index(&mut heap, request.stream);
             (heap.reuse.opportunistic, stream)
         };
-        let mut any = if opportunistic { self.poll() } else { self.confirm(&Clock::new()) };
+        let mut any = if opportunistic {
+            self.poll()
+        } else {
+            self.confirm(&Clock::new())
+        };
         let mut heap = self.books()?;
         if heap.arenas[stream as usize].is_some() {
             any |= heap.absorb_known(stream);
@@ -147,12 +165,25 @@ impl Pool {
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let (slack, limit, page_max) = self.room(len)?;
-        let wake = Sources { wake: true, alias: false, create: 0, page_max };
+        let wake = Sources {
+            wake: true,
+            alias: false,
+            create: 0,
+            page_max,
+        };
         let steps = [
             wake,
-            Sources { wake: false, create: slack, ..wake },
+            Sources {
+                wake: false,
+                create: slack,
+                ..wake
+            },
             Sources { alias: true, ..wake },
-            Sources { alias: true, create: limit, ..wake },
+            Sources {
+                alias: true,
+                create: limit,
+                ..wake
+            },
         ];
         for sources in steps {
             match self.attempt(grow, len, align, request.stream, sources) {
@@ -195,13 +226,21 @@ impl Pool {
         sources: Sources,
     ) -> Result<bool, BackendError> {
         self.make_room(grow, len + align)?;
-        let Ok(mut heap) = self.books() else { return Err(BackendError::Unloaded) };
+        let Ok(mut heap) = self.books() else {
+            return Err(BackendError::Unloaded);
+        };
         let index_now = index(&mut heap, stream);
-        let Some(plan) = heap.plan(len, align, index_now, sources) else { return Ok(false) };
+        let Some(plan) = heap.plan(len, align, index_now, sources) else {
+            return Ok(false);
+        };
         let maps = plan.alias.len() + plan.create.len();
         let over = (heap.pages.mapped + maps as u64).saturating_sub(self.backend.mapping_limit());
         drop(heap);
-        let mut outcome = if over > 0 { self.evict(over as usize + EVICT) } else { Ok(()) };
+        let mut outcome = if over > 0 {
+            self.evict(over as usize + EVICT)
+        } else {
+            Ok(())
+        };
         if outcome.is_ok() {
             outcome = self.carry_out(&plan);
         }
@@ -270,7 +309,12 @@ impl Pool {
         let others: Vec<_> = heap
             .streams()
             .filter(|&other| other != stream && !heap.arena(other).bins.is_empty())
-            .filter_map(|other| heap.arena(other).events.back().map(|&(event, covers)| (other, event, covers)))
+            .filter_map(|other| {
+                heap.arena(other)
+                    .events
+                    .back()
+                    .map(|&(event, covers)| (other, event, covers))
+            })
             .collect();
         drop(heap);
         let mut clock = Clock::new();

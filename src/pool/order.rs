@@ -18,19 +18,31 @@ pub struct Mark(Clock);
 impl Pool {
     /// Takes a mark before an event is recorded on `stream`, or before the host synchronises with it.
     pub fn mark_stream(&self, stream: StreamHandle) -> Mark {
-        let Ok(Named { id: Some(id), .. }) = self.name(stream) else { return Mark::default() };
-        let Ok(heap) = self.books() else { return Mark::default() };
-        Mark(heap.known_stream(id).map(|index| heap.clock(index)).unwrap_or_default())
+        let Ok(Named { id: Some(id), .. }) = self.name(stream) else {
+            return Mark::default();
+        };
+        let Ok(heap) = self.books() else {
+            return Mark::default();
+        };
+        Mark(
+            heap.known_stream(id)
+                .map(|index| heap.clock(index))
+                .unwrap_or_default(),
+        )
     }
 
     /// Takes a mark before the host synchronises with `event`.
     pub fn mark_event(&self, event: EventHandle) -> Mark {
-        self.books().map(|heap| Mark(heap.event_clock(event))).unwrap_or_default()
+        self.books()
+            .map(|heap| Mark(heap.event_clock(event)))
+            .unwrap_or_default()
     }
 
     /// Takes a mark before the host synchronises with the whole device.
     pub fn mark_all(&self) -> Mark {
-        self.books().map(|heap| Mark(heap.clock_of_all())).unwrap_or_default()
+        self.books()
+            .map(|heap| Mark(heap.clock_of_all()))
+            .unwrap_or_default()
     }
 
     /// The user recorded `event` on the stream that `mark` was taken of before.
@@ -42,7 +54,9 @@ impl Pool {
 
     /// The user made `stream` wait for `event`. Call after the driver's.
     pub fn stream_waits(&self, stream: StreamHandle, event: EventHandle) {
-        let Ok(stream @ Named { id: Some(_), .. }) = self.name(stream) else { return };
+        let Ok(stream @ Named { id: Some(_), .. }) = self.name(stream) else {
+            return;
+        };
         let Ok(mut heap) = self.books() else { return };
         let clock = heap.event_clock(event);
         if heap.reuse.event_dependencies && !clock.is_empty() {
@@ -75,9 +89,13 @@ impl Pool {
     /// Records an event that is due, in a call that names the stream. `due` was read under the heap's lock,
     /// so the event covers it.
     pub(super) fn record_if(&self, due: Option<u64>, stream: Named) {
-        let (Some(covers), Some(id)) = (due, stream.id) else { return };
+        let (Some(covers), Some(id)) = (due, stream.id) else {
+            return;
+        };
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
-        let Ok(event) = self.backend.record(stream.handle) else { return };
+        let Ok(event) = self.backend.record(stream.handle) else {
+            return;
+        };
         let mut stale = Vec::new();
         match self.books() {
             Ok(mut heap) => match heap.known_stream(id) {
@@ -122,7 +140,9 @@ impl Pool {
         drop(heap);
         let mut done = Clock::new();
         for (stream, events) in waiting {
-            let complete = events.iter().take_while(|event| self.backend.query(event.0) == Ok(true));
+            let complete = events
+                .iter()
+                .take_while(|event| self.backend.query(event.0) == Ok(true));
             if let Some(last) = complete.last() {
                 done.push((stream, last.1));
             }

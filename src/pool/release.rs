@@ -17,7 +17,9 @@ impl Pool {
         let _grow = self.grow.lock();
         self.books()?.flush_slabs();
         self.poll();
-        self.give_back(keep).1.map_err(|error| super::translate(error, StreamHandle(0)))
+        self.give_back(keep)
+            .1
+            .map_err(|error| super::translate(error, StreamHandle(0)))
     }
 
     /// Waits for pending frees, gives back everything that is free, and returns how many bytes that was.
@@ -63,7 +65,9 @@ impl Pool {
     /// Gives back free pages down to `keep` bytes: how many bytes that were, and what went wrong, if anything
     /// did. The caller holds `grow`.
     fn give_back(&self, keep: u64) -> (u64, Result<(), BackendError>) {
-        let Ok(mut heap) = self.books() else { return (0, Ok(())) };
+        let Ok(mut heap) = self.books() else {
+            return (0, Ok(()));
+        };
         let leaving = heap.choose_leaving(keep);
         drop(heap);
         let (mut given, mut outcome) = (0, Ok(()));
@@ -124,7 +128,9 @@ impl Pool {
         self.forget_stale();
         for (_, page) in heap.pages.iter() {
             for &mapping in &page.mappings {
-                let _ = self.backend.unmap(Addr(heap.pages.mapping(mapping).at), page.bytes);
+                let _ = self
+                    .backend
+                    .unmap(Addr(heap.pages.mapping(mapping).at), page.bytes);
             }
             let _ = self.backend.release(page.handle, page.bytes);
         }
@@ -153,7 +159,10 @@ fn live_blocks(heap: &Heap) -> Leaked {
                 Kind::Slab => {
                     let blocks = heap.slabs.get(node.slab).blocks;
                     for index in (0..blocks).filter(|&index| heap.slabs.is_live(node.slab, index)) {
-                        note(heap.slabs.block_start(node.slab, index), heap.slabs.block_bytes(node.slab));
+                        note(
+                            heap.slabs.block_start(node.slab, index),
+                            heap.slabs.block_bytes(node.slab),
+                        );
                     }
                 }
                 _ => {}

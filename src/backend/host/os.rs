@@ -1,0 +1,131 @@
+//! The system calls behind the host backend, each with its error turned into a [`BackendError`]. Nothing
+//! here keeps state; who may call what, and when, is `memory`'s business.
+
+use crate::backend::BackendError;
+use std::fs::File;
+use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr;
+
+fn failed(call: &str, error: Error) -> BackendError {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::ENOSPC | libc::EFBIG | libc::EMFILE | libc::ENFILE) => {
+            BackendError::OutOfMemory(format!("{call}: {error}"))
+        }
+        _ => BackendError::Other(format!("{call}: {error}")),
+    }
+}
+
+fn last(call: impl FnOnce() -> String) -> BackendError {
+    let error = Error::last_os_error();
+    failed(&call(), error)
+}
+
+/// A file that exists in memory only.
+pub(super) fn memory_file() -> Result<File, BackendError> {
+    // SAFETY: the name is a C string; no other precondition.
+    let fd = unsafe { libc::memfd_create(c"weir".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(last(|| "memfd_create".into()));
+    }
+    // SAFETY: `fd` was opened above and is owned by nothing else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Makes the file at least `bytes` long, at no cost in memory. Refused before the kernel would answer a
+/// file beyond `ulimit -f` with a signal.
+pub(super) fn grow(file: &File, bytes: u64) -> Result<(), BackendError> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the answer.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0 && bytes > limit.rlim_cur {
+        let most = limit.rlim_cur;
+        return Err(BackendError::OutOfMemory(format!(
+            "the memory file would grow to {bytes} B, but this process may write files of {most} B at most (ulimit -f)"
+        )));
+    }
+    file.set_len(bytes)
+        .map_err(|error| failed(&format!("ftruncate to {bytes} B"), error))
+}
+
+/// Gives the memory of a part of the file back; its contents become zero.
+pub(super) fn punch(file: &File, offset: u64, bytes: u64) -> Result<(), BackendError> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the descriptor is open; the call touches the file alone.
+    let code = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };
+    if code != 0 {
+        return Err(last(|| {
+            format!("fallocate punching {bytes} B at offset {offset}")
+        }));
+    }
+    Ok(())
+}
+
+/// Addresses without memory. Valgrind, which has room for less than 64 GiB in one piece and 128 GiB in all,
+/// says EINVAL to what does not fit; the arguments are valid, so that too means out of addresses.
+pub(super) fn reserve(bytes: u64) -> Result<u64, BackendError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED the kernel chooses addresses that nothing uses.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes as usize, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        let error = Error::last_os_error();
+        return Err(BackendError::OutOfMemory(format!(
+            "mmap reserving {bytes} B of addresses: {error}"
+        )));
+    }
+    Ok(at as u64)
+}
+
+/// Gives addresses back, and whatever is mapped there.
+///
+/// # Safety
+/// The range is a whole range from [`reserve`], and nothing will use its addresses again.
+pub(super) unsafe fn unreserve(at: u64, bytes: u64) -> Result<(), BackendError> {
+    // SAFETY: the caller's promise.
+    if unsafe { libc::munmap(at as *mut libc::c_void, bytes as usize) } != 0 {
+        return Err(last(|| format!("munmap of {bytes} B at {at:#x}")));
+    }
+    Ok(())
+}
+
+/// Maps a part of the file.
+///
+/// # Safety
+/// The addresses lie in a range from [`reserve`] and hold nothing that is in use.
+pub(super) unsafe fn map(at: u64, bytes: u64, file: &File, offset: u64) -> Result<(), BackendError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let place = at as *mut libc::c_void;
+    // SAFETY: MAP_FIXED replaces only reserved addresses: the caller's promise.
+    let got = unsafe {
+        libc::mmap(
+            place,
+            bytes as usize,
+            protection,
+            flags,
+            file.as_raw_fd(),
+            offset as i64,
+        )
+    };
+    if got == libc::MAP_FAILED {
+        return Err(last(|| format!("mmap of {bytes} B at {at:#x}")));
+    }
+    Ok(())
+}
+
+/// Puts addresses back to what [`reserve`] gave.
+///
+/// # Safety
+/// The addresses lie in a range from [`reserve`], and nothing in them is in use.
+pub(super) unsafe fn unmap(at: u64, bytes: u64) -> Result<(), BackendError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let place = at as *mut libc::c_void;
+    // SAFETY: MAP_FIXED replaces only reserved addresses: the caller's promise.
+    let got = unsafe { libc::mmap(place, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(last(|| format!("mmap unmapping {bytes} B at {at:#x}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! What has happened to this process: has it forked? A forked child owns none of the parent's threads or
+//! driver state, so no layer may make a call, or wait for a lock, in it.
+//!
+//! Locks: none. [`forked`] is one relaxed load: the flag is written by the only thread of the child before
+//! `fork` returns there.
+
+use super::BackendError;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+static WATCH: OnceLock<i32> = OnceLock::new();
+
+/// Is this a child, forked from a process in which [`watch_fork`] had been called?
+#[inline]
+pub fn forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Has [`forked`] tell the truth from now on. Cheap after the first call.
+pub fn watch_fork() -> Result<(), BackendError> {
+    if forked() {
+        return Err(BackendError::Unloaded);
+    }
+    // SAFETY: the handler is a plain function that stays loaded with the library and stores one atomic,
+    // which is all that a handler may do in the child of a threaded process.
+    let code = *WATCH.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+    match code {
+        0 => Ok(()),
+        code => Err(BackendError::OutOfMemory(format!(
+            "pthread_atfork failed with code {code}"
+        ))),
+    }
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
