@@ -1,0 +1,145 @@
+//! Replays recorded traces through a pool over the counting backend: what the pool itself costs, how much
+//! it holds, and what its page calls would cost on a GPU.
+//!
+//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--slack S] FILE.trace.gz...`
+
+use flate2::read::GzDecoder;
+use std::io::Read;
+use std::time::Instant;
+use weir::backend::Backend;
+use weir::backend::counting::Counting;
+use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
+use weir::observe::stats::Stats;
+use weir::pool::Pool;
+
+enum Op {
+    Alloc(u32, u64, usize),
+    Free(u32, usize),
+}
+
+struct Trace {
+    name: String,
+    ops: Vec<Op>,
+    ids: usize,
+    peak: u64,
+}
+
+fn load(path: &str) -> Trace {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    GzDecoder::new(file).read_to_string(&mut text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (mut ops, mut sizes, mut live, mut peak) = (Vec::new(), Vec::new(), 0u64, 0);
+    for line in text.lines() {
+        let mut words = line.split(' ');
+        let kind = words.next();
+        let mut number = || words.next().expect("a number").parse::<u64>().expect("a number");
+        if kind == Some("a") {
+            let (id, bytes, stream) = (number(), number(), number());
+            ops.push(Op::Alloc(id as u32, bytes, stream as usize));
+            sizes.push(bytes);
+            live += bytes;
+            peak = peak.max(live);
+        } else {
+            let (id, stream) = (number(), number());
+            live -= sizes[id as usize];
+            ops.push(Op::Free(id as u32, stream as usize));
+        }
+    }
+    let name = path.rsplit('/').next().unwrap_or(path).split('.').next().unwrap_or(path).to_string();
+    Trace { name, ops, ids: sizes.len(), peak }
+}
+
+/// One replay, everything freed at its end: nanoseconds per event, and how many requests failed.
+fn replay(pool: &Pool, trace: &Trace, check: bool) -> (f64, u64) {
+    let mut blocks = vec![(Addr(0), 0usize); trace.ids];
+    let mut failed = 0;
+    let start = Instant::now();
+    for op in &trace.ops {
+        match *op {
+            Op::Alloc(id, bytes, stream) => match pool.alloc(bytes, 0, StreamHandle(stream)) {
+                Ok(at) => blocks[id as usize] = (at, stream),
+                Err(error) => {
+                    if failed == 0 {
+                        eprintln!("{error}");
+                    }
+                    failed += 1;
+                }
+            },
+            Op::Free(id, stream) => {
+                let at = std::mem::take(&mut blocks[id as usize].0);
+                if at.0 != 0 {
+                    pool.free(at, StreamHandle(stream)).expect("a live block");
+                }
+            }
+        }
+        if check {
+            pool.validate();
+        }
+    }
+    let nanos = start.elapsed().as_nanos() as f64 / trace.ops.len() as f64;
+    for (at, stream) in blocks {
+        if at.0 != 0 {
+            pool.free(at, StreamHandle(stream)).expect("a live block");
+        }
+    }
+    (nanos, failed)
+}
+
+/// Milliseconds of page calls at the prices measured on an H200 (docs/design.md).
+fn priced(now: &Stats, before: &Stats) -> f64 {
+    let micros = 7.0 * (now.page_creates - before.page_creates) as f64
+        + 19.5 * (now.maps - before.maps) as f64
+        + 13.0 * (now.unmaps - before.unmaps) as f64
+        + 8.0 * (now.page_releases - before.page_releases) as f64;
+    micros / 1000.0
+}
+
+fn main() {
+    let (mut capacity, mut replays, mut check, mut files) = (None, 5, false, Vec::new());
+    let mut config = Config::default();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().unwrap_or_else(|| panic!("{arg} needs a value"));
+        match arg.as_str() {
+            "--capacity" => capacity = Some(value().parse::<f64>().expect("a factor")),
+            "--replays" => replays = value().parse().expect("a number"),
+            "--slack" => config.slack = value().parse().expect("a share"),
+            "--check" => check = true,
+            "--bench" => {}
+            _ => files.push(arg),
+        }
+    }
+    println!(
+        "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
+        "trace", "n", "ns/event", "live MiB", "held MiB", "ratio", "creates", "maps", "unmaps", "moved", "price ms", "failed"
+    );
+    for path in &files {
+        let trace = load(path);
+        let backend = Counting::new(check);
+        let mut config = config.clone();
+        config.max_bytes = capacity.map_or(0, |factor| (trace.peak as f64 * factor) as u64);
+        let pool = Pool::new(config, backend as std::sync::Arc<dyn Backend>).expect("a pool");
+        let mut before = Stats::default();
+        for number in 1..=replays {
+            let (nanos, failed) = replay(&pool, &trace, check);
+            let now = pool.stats().expect("stats");
+            println!(
+                "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
+                trace.name,
+                number,
+                nanos,
+                trace.peak as f64 / 1048576.0,
+                now.reserved_peak as f64 / 1048576.0,
+                now.reserved_peak as f64 / trace.peak as f64,
+                now.page_creates - before.page_creates,
+                now.maps - before.maps,
+                now.unmaps - before.unmaps,
+                now.pages_moved - before.pages_moved,
+                priced(&now, &before),
+                failed
+            );
+            before = now;
+        }
+    }
+}
