@@ -15,6 +15,8 @@
 use super::bins::Bins;
 use super::node::{Kind, NIL, NodeId, Nodes};
 use super::size::WINDOW;
+use crate::base::bits::BitTree;
+use std::collections::BTreeMap;
 
 /// Windows in one leaf of the page map.
 const LEAF: usize = 1024;
@@ -29,6 +31,8 @@ pub struct Range {
     /// Its first node.
     pub first: NodeId,
     slots: Vec<u32>,
+    /// Windows with an entry.
+    entries: BitTree,
     leaves: Vec<Option<Box<[NodeId; LEAF]>>>,
 }
 
@@ -85,6 +89,7 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
+                entries: BitTree::new((bytes / WINDOW) as usize),
                 leaves: (0..(bytes / WINDOW).div_ceil(LEAF as u64))
                     .map(|_| None)
                     .collect(),
@@ -131,18 +136,16 @@ impl Space {
         range.slots[first..first + (bytes / self.slot) as usize].fill(mapping);
     }
 
-    /// The node at an address. Constant time where a block starts; to name the block around a wrong pointer
-    /// it walks back to where that block starts.
+    /// The node at an address, in a bounded number of steps.
     pub fn find(&self, at: u64) -> Found {
-        let Some(index) = self.range_of(at) else {
-            return Found::Outside;
-        };
+        let Some(index) = self.range_of(at) else { return Found::Outside };
         let range = &self.ranges[index];
-        let mut window = ((at - range.base) / WINDOW) as usize;
+        let window = ((at - range.base) / WINDOW) as usize;
         let mut id = range.entry(window);
-        while id == NIL || self.nodes[id].start > at {
-            window -= 1; // the range's first node starts in window 0
-            id = range.entry(window);
+        if id == NIL || self.nodes[id].start > at {
+            // the node began before this window: it is the last that starts in the closest window with any
+            let before = range.entries.at_or_below(window - 1).expect("a node starts with the range");
+            id = range.entry(before);
         }
         while self.nodes[id].end() <= at {
             id = self.nodes[id].next;
@@ -267,7 +270,7 @@ impl Space {
         let mut seen = 0;
         for range in &self.ranges {
             let (mut id, mut at, mut prev) = (range.first, range.base, NIL);
-            let mut entries = vec![NIL; (range.bytes / WINDOW) as usize];
+            let mut entries = BTreeMap::new();
             while id != NIL {
                 let node = &self.nodes[id];
                 assert_eq!((node.start, node.prev), (at, prev), "nodes tile the range");
@@ -285,19 +288,19 @@ impl Space {
                         "joined: {node:?}"
                     );
                 }
-                let entry = &mut entries[((at - range.base) / WINDOW) as usize];
-                if *entry == NIL {
-                    *entry = id;
-                }
+                entries.entry(((at - range.base) / WINDOW) as usize).or_insert(id);
                 seen += 1;
                 at = node.end();
                 prev = id;
                 id = node.next;
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
-            for (window, entry) in entries.iter().enumerate() {
-                assert_eq!(range.entry(window), *entry, "page map at window {window}");
+            let (mut from, mut mapped) = ((range.bytes / WINDOW) as usize, BTreeMap::new());
+            while let Some(window) = from.checked_sub(1).and_then(|below| range.entries.at_or_below(below)) {
+                mapped.insert(window, range.entry(window));
+                from = window;
             }
+            assert_eq!(mapped, entries, "the page map names the first node of each window");
         }
         assert_eq!(seen, self.nodes.count(), "every node is part of a range");
     }
@@ -311,6 +314,11 @@ impl Range {
     }
 
     fn set_entry(&mut self, window: usize, id: NodeId) {
+        if id == NIL {
+            self.entries.remove(window);
+        } else {
+            self.entries.insert(window);
+        }
         self.leaves[window / LEAF].get_or_insert_with(|| Box::new([NIL; LEAF]))[window % LEAF] = id;
     }
 }

@@ -1,5 +1,6 @@
 //! What every layer shares: units, errors, ranked locks.
 
+pub mod bits;
 pub mod error;
 pub mod lock;
 pub mod units;

@@ -21,7 +21,7 @@ const LAST_RANGE: u64 = 1 << 40;
 /// Dormant mappings removed at a time when there are too many.
 const EVICT: usize = 256;
 /// Pages are created no larger than this share of what the pool holds or needs...
-const PAGE_SHARE: u64 = 256;
+const PAGE_SHARE: u64 = 512;
 /// ...and never larger than this: mapping time grows beyond.
 const PAGE_MAX: u64 = 64 << 20;
 
