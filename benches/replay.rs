@@ -28,7 +28,9 @@ struct Trace {
 fn load(path: &str) -> Trace {
     let mut text = String::new();
     let file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    GzDecoder::new(file).read_to_string(&mut text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .unwrap_or_else(|error| panic!("{path}: {error}"));
     let (mut ops, mut sizes, mut live, mut peak) = (Vec::new(), Vec::new(), 0u64, 0);
     for line in text.lines() {
         let mut words = line.split(' ');
@@ -46,8 +48,20 @@ fn load(path: &str) -> Trace {
             ops.push(Op::Free(id as u32, stream as usize));
         }
     }
-    let name = path.rsplit('/').next().unwrap_or(path).split('.').next().unwrap_or(path).to_string();
-    Trace { name, ops, ids: sizes.len(), peak }
+    let name = path
+        .rsplit('/')
+        .next()
+        .unwrap_or(path)
+        .split('.')
+        .next()
+        .unwrap_or(path)
+        .to_string();
+    Trace {
+        name,
+        ops,
+        ids: sizes.len(),
+        peak,
+    }
 }
 
 /// One replay, everything freed at its end: nanoseconds per event, and how many requests failed.
@@ -112,7 +126,18 @@ fn main() {
     }
     println!(
         "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
-        "trace", "n", "ns/event", "live MiB", "held MiB", "ratio", "creates", "maps", "unmaps", "moved", "price ms", "failed"
+        "trace",
+        "n",
+        "ns/event",
+        "live MiB",
+        "held MiB",
+        "ratio",
+        "creates",
+        "maps",
+        "unmaps",
+        "moved",
+        "price ms",
+        "failed"
     );
     for path in &files {
         let trace = load(path);

@@ -63,7 +63,7 @@ impl Default for Config {
                 opportunistic: true,
                 internal_dependencies: true,
             },
-            slack: 0.01,
+            slack: 0.025,
             name: String::new(),
             on_oom: None,
         }

@@ -3,6 +3,7 @@
 use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
+use super::page::Mapping;
 use super::size::round_down;
 use std::collections::HashMap;
 
@@ -20,6 +21,7 @@ impl Heap {
         let slot = self.space.slot();
         let (mut used, mut cached, mut free, mut pending) = (0, 0, 0, 0);
         let mut blocks = 0;
+        let (mut homes, mut parts) = (HashMap::new(), HashMap::new());
         for range in &self.space.ranges {
             let mut id = range.first;
             while id != NIL {
@@ -27,11 +29,19 @@ impl Heap {
                 let mut at = node.start;
                 while at < node.end() {
                     let mapping = self.space.mapping_at(at);
-                    let active = mapping != NIL && self.pages.is_active(mapping);
-                    match node.kind {
-                        Kind::Void => assert_eq!(mapping, NIL, "void is unmapped: {node:?}"),
-                        Kind::Hole => assert!(mapping != NIL && !active, "a hole is dormant: {node:?}"),
-                        _ => assert!(active, "backed by active mappings: {node:?}"),
+                    let to = (round_down(at, slot) + slot).min(node.end());
+                    assert_eq!(
+                        mapping == NIL,
+                        node.kind == Kind::Void,
+                        "void is what is unmapped: {node:?}"
+                    );
+                    if !matches!(node.kind, Kind::Void | Kind::Hole) {
+                        let Mapping { at: from, page, .. } = *self.pages.mapping(mapping);
+                        *homes.entry(mapping).or_insert(0) += to - at;
+                        parts
+                            .entry(page)
+                            .or_insert_with(Vec::new)
+                            .push((at - from, to - from));
                     }
                     at = round_down(at, slot) + slot;
                 }
@@ -91,10 +101,18 @@ impl Heap {
             bytes += page.bytes;
             mapped += page.mappings.len() as u64;
             assert!(!page.taken, "{page:?}");
-            assert_eq!(page.active == NIL, self.pages.loose.contains(&id), "{page:?}");
-            assert_eq!(page.mappings.is_empty(), page.active == NIL, "{page:?}");
-            assert!(
-                page.active == NIL || page.mappings.contains(&page.active),
+            let home: u64 = page
+                .mappings
+                .iter()
+                .map(|&mapping| self.pages.mapping(mapping).home)
+                .sum();
+            assert_eq!(
+                home,
+                if self.pages.loose.contains(&id) {
+                    0
+                } else {
+                    page.bytes
+                },
                 "{page:?}"
             );
             for &mapping in &page.mappings {
@@ -103,7 +121,7 @@ impl Heap {
                 for part in (at..at + page.bytes).step_by(self.space.slot() as usize) {
                     assert_eq!(self.space.mapping_at(part), mapping, "slots name their mapping");
                 }
-                resting += u64::from(mapping != page.active);
+                resting += u64::from(self.pages.is_dormant(mapping));
             }
         }
         assert_eq!((bytes, mapped), (self.pages.bytes, self.pages.mapped));

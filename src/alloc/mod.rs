@@ -2,7 +2,7 @@
 //! a plan, carries it out with the backend, and reports back.
 //!
 //! ```text
-//! small blocks: slab → heap      large blocks: heap      a miss: plan (wake, move, grow) → pages
+//! small blocks: slab → heap      large blocks: heap      a miss: plan (wake, move, join, grow) → transit → pages
 //! ```
 //!
 //! A thread cache will stand in front of `heap` and hold slab blocks only.
@@ -10,6 +10,7 @@
 pub mod bins;
 pub mod check;
 pub mod heap;
+pub mod join;
 pub mod node;
 pub mod order;
 pub mod page;
@@ -18,3 +19,4 @@ pub mod release;
 pub mod size;
 pub mod slab;
 pub mod space;
+pub mod transit;

@@ -18,9 +18,9 @@ pub enum Kind {
     Limbo,
     /// A run of small blocks; `Node::slab` says which.
     Slab,
-    /// Free, every byte backed by an active mapping; in the bins of its owner.
+    /// Free, every byte at home here; in the bins of its owner.
     Free,
-    /// Whole slots that hold dormant mappings only: their pages are in use, or free, at other addresses.
+    /// Mapped, but the bytes of the page that are mapped here are at home at another address.
     Hole,
     /// Whole slots with no mapping; in the bins of voids.
     Void,

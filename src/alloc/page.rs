@@ -1,12 +1,16 @@
 //! Physical pages and where they are mapped.
 //!
-//! A page (one handle of the backend) may be mapped at several addresses. At most one of its mappings is
-//! *active*: blocks lie only there. The others are *dormant*: kept so that the page can become usable there
-//! again without a driver call, and because queued work may still use the old address. A dormant mapping
-//! remembers which work that is.
+//! A page (one handle of the backend) may be mapped at several addresses. Each byte of it is *at home* at one
+//! of them: there it is part of a block or a free extent, at the other addresses it is part of a hole. Mostly a
+//! page is at home as a whole; where two partly used pages were joined, its parts are at home at different
+//! addresses, and it is *split*.
 //!
-//! Invariants: a page's active mapping is one of its mappings; each mapping is in exactly one page's list;
-//! dormant mappings are listed oldest first.
+//! A mapping where nothing is at home is *dormant*. It is kept so that the page can be at home there again
+//! without a driver call, and because queued work may still use the address. Which work that is, the mapping
+//! remembers.
+//!
+//! Invariants: the bytes at home in a page's mappings add up to the page; dormant mappings, and no others, are
+//! listed, oldest first; split pages are listed.
 //! No lock of their own: the heap's.
 
 use super::node::NIL;
@@ -24,8 +28,6 @@ pub struct Page {
     pub handle: PageHandle,
     /// Bytes; a multiple of the slot.
     pub bytes: u64,
-    /// Where blocks lie; NIL while a miss moves the page.
-    pub active: MappingId,
     /// All its mappings.
     pub mappings: Vec<MappingId>,
     /// Set by a planner that has spoken for the page.
@@ -39,10 +41,11 @@ pub struct Mapping {
     pub at: u64,
     /// The page.
     pub page: PageId,
-    /// When dormant: the stream whose work may still use this address, and how far it must have come.
-    pub owner: u32,
-    /// See `owner`.
-    pub seq: u64,
+    /// Bytes at home here.
+    pub home: u64,
+    /// Streams whose work may still use parts of this address range that are not at home here any more, and
+    /// how far each must have come.
+    pub users: Vec<(u32, u64)>,
     older: MappingId,
     newer: MappingId,
 }
@@ -58,6 +61,8 @@ pub struct Pages {
     newest: MappingId,
     /// Pages without any mapping, left by a call that failed; counted as idle.
     pub loose: Vec<PageId>,
+    /// Pages that are, or were, at home at more than one address.
+    pub split: Vec<PageId>,
     /// Mappings that exist.
     pub mapped: u64,
     /// Bytes of all pages.
@@ -74,6 +79,7 @@ impl Default for Pages {
             oldest: NIL,
             newest: NIL,
             loose: Vec::new(),
+            split: Vec::new(),
             mapped: 0,
             bytes: 0,
         }
@@ -86,7 +92,6 @@ impl Pages {
         let page = Page {
             handle,
             bytes,
-            active: NIL,
             mappings: Vec::new(),
             taken: false,
         };
@@ -136,18 +141,23 @@ impl Pages {
         self.page(self.mapping(id).page)
     }
 
-    /// Is this the mapping that blocks lie in?
-    pub fn is_active(&self, id: MappingId) -> bool {
-        self.page_of(id).active == id
+    /// First address and bytes of a mapping.
+    pub fn span(&self, id: MappingId) -> (u64, u64) {
+        (self.mapping(id).at, self.page_of(id).bytes)
     }
 
-    /// A page was mapped at `at`, and is active there.
+    /// Is nothing at home here?
+    pub fn is_dormant(&self, id: MappingId) -> bool {
+        self.mapping(id).home == 0
+    }
+
+    /// A page was mapped at `at`. Nothing is at home there yet.
     pub fn add_mapping(&mut self, page: PageId, at: u64) -> MappingId {
         let mapping = Some(Mapping {
             at,
             page,
-            owner: 0,
-            seq: 0,
+            home: 0,
+            users: Vec::new(),
             older: NIL,
             newer: NIL,
         });
@@ -162,62 +172,71 @@ impl Pages {
             }
         };
         self.mapped += 1;
-        let page = self.page_mut(page);
-        debug_assert_eq!(page.active, NIL);
-        page.active = id;
-        page.mappings.push(id);
+        self.page_mut(page).mappings.push(id);
+        self.list(id);
         id
     }
 
-    /// Forgets a mapping that is not active.
+    /// Forgets a dormant mapping.
     pub fn remove_mapping(&mut self, id: MappingId) {
+        debug_assert!(self.is_dormant(id));
         self.unlist(id);
         let page = self.mapping(id).page;
-        let page = self.page_mut(page);
-        debug_assert_ne!(page.active, id);
-        page.mappings.retain(|&other| other != id);
+        self.page_mut(page).mappings.retain(|&other| other != id);
         self.mappings[id as usize] = None;
         self.spare_mappings.push(id);
         self.mapped -= 1;
     }
 
-    /// The page's active mapping becomes dormant, with work of `owner` up to `seq` still using it.
-    pub fn rest(&mut self, page: PageId, owner: u32, seq: u64) -> MappingId {
-        let id = std::mem::replace(&mut self.page_mut(page).active, NIL);
+    /// `bytes` of the page left this mapping. Work of `user.0` up to `user.1` may still use them there.
+    pub fn leave_home(&mut self, id: MappingId, bytes: u64, user: (u32, u64)) {
+        let mapping = self.mapping_mut(id);
+        mapping.home -= bytes;
+        match mapping.users.iter_mut().find(|other| other.0 == user.0) {
+            Some(other) => other.1 = other.1.max(user.1),
+            None => mapping.users.push(user),
+        }
+        if mapping.home == 0 {
+            self.list(id);
+        }
+    }
+
+    /// `bytes` of the page are at home in this mapping.
+    pub fn come_home(&mut self, id: MappingId, bytes: u64) {
+        if self.is_dormant(id) {
+            self.unlist(id);
+        }
+        let mapping = self.mapping_mut(id);
+        mapping.home += bytes;
+        let (page, part) = (mapping.page, mapping.home);
+        if part < self.page(page).bytes && !self.split.contains(&page) {
+            self.split.push(page);
+        }
+    }
+
+    fn list(&mut self, id: MappingId) {
         let newest = std::mem::replace(&mut self.newest, id);
         let mapping = self.mapping_mut(id);
-        (mapping.owner, mapping.seq, mapping.older, mapping.newer) = (owner, seq, newest, NIL);
+        (mapping.older, mapping.newer) = (newest, NIL);
         if newest == NIL {
             self.oldest = id;
         } else {
             self.mapping_mut(newest).newer = id;
         }
-        id
-    }
-
-    /// A dormant mapping becomes its page's active one.
-    pub fn wake(&mut self, id: MappingId) {
-        self.unlist(id);
-        let page = self.mapping(id).page;
-        let page = self.page_mut(page);
-        debug_assert_eq!(page.active, NIL);
-        page.active = id;
     }
 
     fn unlist(&mut self, id: MappingId) {
         let (older, newer) = (self.mapping(id).older, self.mapping(id).newer);
-        if older != NIL {
-            self.mapping_mut(older).newer = newer;
-        } else if self.oldest == id {
+        if older == NIL {
             self.oldest = newer;
+        } else {
+            self.mapping_mut(older).newer = newer;
         }
-        if newer != NIL {
-            self.mapping_mut(newer).older = older;
-        } else if self.newest == id {
+        if newer == NIL {
             self.newest = older;
+        } else {
+            self.mapping_mut(newer).older = older;
         }
-        let mapping = self.mapping_mut(id);
-        (mapping.older, mapping.newer) = (NIL, NIL);
     }
 
     /// Dormant mappings, oldest first.

@@ -33,13 +33,14 @@ impl Heap {
     /// `keep`; a page is never taken that would bring it below. They are out of use from now on.
     pub fn choose_leaving(&mut self, keep: u64) -> Vec<Leaving> {
         let slot = self.space.slot();
+        self.reunite(COMMON);
         let mut excess = self.stats.reserved.saturating_sub(keep);
-        let mut chosen: Vec<PageId> = Vec::new();
+        let mut chosen: Vec<(PageId, MappingId)> = Vec::new();
         for &page in &self.pages.loose {
             let bytes = self.pages.page(page).bytes;
             if bytes <= excess {
                 excess -= bytes;
-                chosen.push(page);
+                chosen.push((page, NIL));
             }
         }
         let nodes = &self.space.nodes;
@@ -59,36 +60,29 @@ impl Heap {
                     && page
                         .mappings
                         .iter()
-                        .all(|&other| other == mapping || self.is_over(other))
+                        .all(|&other| other == mapping || self.can_clear(other))
                 {
                     excess -= page.bytes;
-                    chosen.push(self.pages.mapping(mapping).page);
+                    chosen.push((self.pages.mapping(mapping).page, mapping));
                 }
                 at = from + page.bytes;
             }
         }
-        chosen.into_iter().map(|page| self.leave(page)).collect()
+        chosen
+            .into_iter()
+            .map(|(page, home)| self.leave(page, home))
+            .collect()
     }
 
-    fn is_over(&self, mapping: MappingId) -> bool {
-        let mapping = self.pages.mapping(mapping);
-        self.is_complete(mapping.owner, mapping.seq)
-    }
-
-    fn leave(&mut self, page: PageId) -> Leaving {
-        let active = self.pages.page(page).active;
-        if active == NIL {
+    fn leave(&mut self, page: PageId, home: MappingId) -> Leaving {
+        if home == NIL {
             self.pages.loose.retain(|&loose| loose != page);
         } else {
-            self.stats.idle += self.detach(page);
+            self.vacate(home, 0, self.pages.page(page).bytes);
         }
         let info = self.pages.page(page);
-        let last = info.mappings.iter().filter(|&&mapping| mapping == active);
-        let mappings = info
-            .mappings
-            .iter()
-            .filter(|&&mapping| mapping != active)
-            .chain(last);
+        let others = info.mappings.iter().filter(|&&mapping| mapping != home);
+        let mappings = others.chain(info.mappings.iter().filter(|&&mapping| mapping == home));
         Leaving {
             page,
             handle: info.handle,
@@ -101,8 +95,7 @@ impl Heap {
 
     /// A dormant mapping was removed.
     pub fn unmapped(&mut self, mapping: MappingId) {
-        let at = self.pages.mapping(mapping).at;
-        let bytes = self.pages.page_of(mapping).bytes;
+        let (at, bytes) = self.pages.span(mapping);
         let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
             unreachable!("in a range")
         };
@@ -121,20 +114,20 @@ impl Heap {
 
     /// A page could not be given back: it is usable where it was, or loose if it is mapped nowhere.
     pub fn stays(&mut self, leaving: &Leaving) {
-        let left = self.pages.page(leaving.page).mappings.last().copied();
-        let old = leaving
-            .mappings
-            .last()
-            .map(|mapping| mapping.1)
-            .filter(|_| left.is_some());
-        self.put_back(leaving.page, old.unwrap_or(NIL));
+        match leaving.mappings.last() {
+            // the home is the last to go
+            Some(&(_, home)) if self.pages.page(leaving.page).mappings.contains(&home) => {
+                self.occupy(home, 0, leaving.bytes, COMMON);
+            }
+            _ => self.pages.loose.push(leaving.page),
+        }
     }
 
     /// The oldest dormant mappings whose use is over, at most `count`: address, bytes, name.
     pub fn choose_evicted(&self, count: usize) -> Vec<(u64, u64, MappingId)> {
         self.pages
             .dormant()
-            .filter(|&mapping| self.is_over(mapping))
+            .filter(|&mapping| self.can_clear(mapping))
             .take(count)
             .map(|mapping| {
                 (

@@ -53,7 +53,11 @@ impl BitTree {
         let mut index = at;
         for (height, level) in self.levels.iter().enumerate() {
             // on the first level `at` itself counts; above it only what lies before does
-            let keep = if height == 0 { u64::MAX >> (63 - index % 64) } else { !(u64::MAX << (index % 64)) };
+            let keep = if height == 0 {
+                u64::MAX >> (63 - index % 64)
+            } else {
+                !(u64::MAX << (index % 64))
+            };
             let word = level[index / 64] & keep;
             if word != 0 {
                 let mut found = index / 64 * 64 + 63 - word.leading_zeros() as usize;
@@ -79,7 +83,9 @@ mod tests {
         let mut model = BTreeSet::new();
         let mut random = 1u64;
         for step in 0..20_000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let at = (random >> 33) as usize % 300_000 >> (step % 3 * 6);
             if random >> 20 & 1 == 0 {
                 tree.insert(at);

@@ -7,8 +7,9 @@
 use super::{Growth, Named, Pool, index, translate};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
-use crate::alloc::plan::{Plan, Sources};
+use crate::alloc::plan::Sources;
 use crate::alloc::size::round_up;
+use crate::alloc::transit::Plan;
 use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
 use crate::base::lock::RankedGuard;
@@ -20,10 +21,15 @@ const FIRST_RANGE: u64 = 64 << 30;
 const LAST_RANGE: u64 = 1 << 40;
 /// Dormant mappings removed at a time when there are too many.
 const EVICT: usize = 256;
-/// Pages are created no larger than this share of what the pool holds or needs...
-const PAGE_SHARE: u64 = 512;
-/// ...and never larger than this: mapping time grows beyond.
+/// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
+const PAGE_MIN: u64 = 8 << 20;
+/// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
+/// with the page.
 const PAGE_MAX: u64 = 64 << 20;
+const PAGE_SHARE: u64 = 512;
+/// The share for a pool near its limit, where memory matters more than time, and the slack there.
+const PAGE_SHARE_NEAR: u64 = 2048;
+const SLACK_NEAR: f64 = 0.005;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -31,6 +37,18 @@ struct Request {
     bytes: u64,
     align: u64,
     stream: Named,
+}
+
+/// Bytes that may be created, and in what pages.
+struct Room {
+    /// Before any page is moved: a quarter of the slack.
+    early: u64,
+    /// Before pages are joined: the slack.
+    slack: u64,
+    /// At all.
+    limit: u64,
+    page_min: u64,
+    page_max: u64,
 }
 
 impl Pool {
@@ -75,11 +93,14 @@ impl Pool {
             return Ok(());
         }
         let mut grow = self.grow.lock();
+        let (page_min, page_max) = (PAGE_MIN.max(self.backend.granularity()), PAGE_MAX);
         let sources = Sources {
             wake: false,
             alias: false,
+            join: false,
             create: u64::MAX,
-            page_max: PAGE_MAX,
+            page_min,
+            page_max,
         };
         let bytes = round_up(bytes, self.backend.granularity());
         let none = Named {
@@ -164,21 +185,39 @@ impl Pool {
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
-        let (slack, limit, page_max) = self.room(len)?;
+        let Room {
+            early,
+            slack,
+            limit,
+            page_min,
+            page_max,
+        } = self.room(len)?;
         let wake = Sources {
             wake: true,
             alias: false,
+            join: false,
             create: 0,
+            page_min,
             page_max,
         };
         let steps = [
             wake,
             Sources {
                 wake: false,
-                create: slack,
+                create: early,
                 ..wake
             },
             Sources { alias: true, ..wake },
+            Sources {
+                alias: true,
+                create: slack,
+                ..wake
+            },
+            Sources {
+                join: true,
+                create: limit,
+                ..wake
+            },
             Sources {
                 alias: true,
                 create: limit,
@@ -200,20 +239,35 @@ impl Pool {
         Ok(None)
     }
 
-    /// Bytes that may be created within the slack, and up to the limit; and how large pages should be.
-    fn room(&self, len: u64) -> Result<(u64, u64, u64), Error> {
+    fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
-        let limit = match self.config.max_bytes {
-            0 => u64::MAX,
-            most => most.saturating_sub(stats.reserved),
+        let most = self.config.max_bytes;
+        let limit = if most == 0 {
+            u64::MAX
+        } else {
+            most.saturating_sub(stats.reserved)
         };
         let peak = stats.used_peak.max(stats.used + len);
-        let allowed = (peak as f64 * (1.0 + self.config.slack)) as u64;
-        let slack = allowed.saturating_sub(stats.reserved).min(limit);
         let slot = self.backend.granularity();
-        let share = (peak / PAGE_SHARE).clamp(slot, PAGE_MAX.max(slot));
-        Ok((slack, limit, 1 << (63 - share.leading_zeros())))
+        let near = most != 0 && peak > most / 2;
+        let (share, least, slack) = match near {
+            true => (PAGE_SHARE_NEAR, slot, self.config.slack.min(SLACK_NEAR)),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot), self.config.slack),
+        };
+        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
+        let within = |slack: f64| {
+            ((peak as f64 * (1.0 + slack)) as u64)
+                .saturating_sub(stats.reserved)
+                .min(limit)
+        };
+        Ok(Room {
+            early: within(slack / 4.0),
+            slack: within(slack),
+            limit,
+            page_min: least,
+            page_max: 1 << (63 - largest.leading_zeros()),
+        })
     }
 
     /// Plans and carries out one window. False: the sources do not suffice.
@@ -229,47 +283,47 @@ impl Pool {
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
         };
+        let most = heap.pages.mapped + len / self.backend.granularity() + 4;
+        if most > self.backend.mapping_limit() {
+            drop(heap);
+            self.evict((most - self.backend.mapping_limit()) as usize + EVICT)?;
+            heap = self.heap.lock();
+        }
         let index_now = index(&mut heap, stream);
-        let Some(plan) = heap.plan(len, align, index_now, sources) else {
+        heap.reunite(index_now);
+        let Some(mut plan) = heap.plan(len, align, index_now, sources) else {
             return Ok(false);
         };
-        let maps = plan.alias.len() + plan.create.len();
-        let over = (heap.pages.mapped + maps as u64).saturating_sub(self.backend.mapping_limit());
         drop(heap);
-        let mut outcome = if over > 0 {
-            self.evict(over as usize + EVICT)
-        } else {
-            Ok(())
-        };
-        if outcome.is_ok() {
-            outcome = self.carry_out(&plan);
-        }
+        let outcome = self.carry_out(&mut plan);
         let mut heap = self.heap.lock();
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
             heap.stats.pages_moved += plan.woken + plan.alias.len() as u64;
         }
-        heap.settle(&plan, index_now);
+        heap.settle(plan, index_now);
         outcome.map(|()| true)
     }
 
-    fn carry_out(&self, plan: &Plan) -> Result<(), BackendError> {
-        for &(at, bytes, mapping) in &plan.unmap {
+    fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
+        for &(at, bytes, mapping) in &plan.clear {
             self.backend.unmap(Addr(at), bytes)?;
             self.heap.lock().cleared(mapping);
         }
-        for alias in &plan.alias {
+        for index in 0..plan.alias.len() {
+            let alias = plan.alias[index];
             self.backend.map(Addr(alias.at), alias.handle, alias.bytes)?;
-            self.heap.lock().mapped(alias.page, alias.at);
+            self.heap.lock().aliased(plan, index);
         }
-        for &(at, bytes) in &plan.create {
+        for index in 0..plan.create.len() {
+            let (at, bytes) = plan.create[index];
             let handle = self.backend.create(bytes)?;
             let page = self.heap.lock().created(handle, bytes);
             if let Err(error) = self.backend.map(Addr(at), handle, bytes) {
                 self.heap.lock().pages.loose.push(page);
                 return Err(error);
             }
-            self.heap.lock().mapped(page, at);
+            self.heap.lock().mapped(plan, page, at, 0, bytes);
         }
         Ok(())
     }
