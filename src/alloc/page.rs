@@ -30,6 +30,8 @@ pub struct Page {
     pub bytes: u64,
     /// All its mappings.
     pub mappings: Vec<MappingId>,
+    /// Those that are not dormant.
+    pub homes: Vec<MappingId>,
     /// Set by a planner that has spoken for the page.
     pub taken: bool,
 }
@@ -93,6 +95,7 @@ impl Pages {
             handle,
             bytes,
             mappings: Vec::new(),
+            homes: Vec::new(),
             taken: false,
         };
         self.bytes += bytes;
@@ -197,18 +200,22 @@ impl Pages {
             None => mapping.users.push(user),
         }
         if mapping.home == 0 {
+            let page = mapping.page;
+            self.page_mut(page).homes.retain(|&home| home != id);
             self.list(id);
         }
     }
 
     /// `bytes` of the page are at home in this mapping.
     pub fn come_home(&mut self, id: MappingId, bytes: u64) {
+        let page = self.mapping(id).page;
         if self.is_dormant(id) {
             self.unlist(id);
+            self.page_mut(page).homes.push(id);
         }
         let mapping = self.mapping_mut(id);
         mapping.home += bytes;
-        let (page, part) = (mapping.page, mapping.home);
+        let part = mapping.home;
         if part < self.page(page).bytes && !self.split.contains(&page) {
             self.split.push(page);
         }

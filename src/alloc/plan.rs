@@ -137,10 +137,9 @@ impl Heap {
         let slot = self.space.slot();
         let mut best = self.fresh_window(len, align);
         let mut consider = |start: u64| {
-            if let Some(window) = self.survey(start, len, stream, wake)
-                && best
-                    .as_ref()
-                    .is_none_or(|best| window.cost(slot) < best.cost(slot))
+            let most = best.as_ref().map_or(u64::MAX, |best| best.cost(slot));
+            if most > 0
+                && let Some(window) = self.survey(start, len, stream, wake, most)
             {
                 best = Some(window);
             }
@@ -196,8 +195,8 @@ impl Heap {
         })
     }
 
-    /// What a window at `start` would take; none if something is in the way.
-    fn survey(&self, start: u64, len: u64, stream: u32, wake: bool) -> Option<Window> {
+    /// What a window at `start` would take; none if something is in the way or it costs `most` or more.
+    fn survey(&self, start: u64, len: u64, stream: u32, wake: bool, most: u64) -> Option<Window> {
         let slot = self.space.slot();
         let (Found::Start(first) | Found::Inside(first)) = self.space.find(start) else {
             return None;
@@ -236,6 +235,9 @@ impl Heap {
                     }
                 }
                 _ => return None,
+            }
+            if window.cost(slot) >= most {
+                return None;
             }
             id = node.next;
         }
@@ -277,7 +279,7 @@ impl Heap {
         let Mapping { at: here, page, .. } = *self.pages.mapping(piece.mapping);
         let (lo, len) = (piece.at - here, piece.to - piece.at);
         let page = self.pages.page(page);
-        page.mappings.iter().copied().find(|&other| {
+        page.homes.iter().copied().find(|&other| {
             let mapping = self.pages.mapping(other);
             let at = mapping.at + lo;
             other != piece.mapping
@@ -493,14 +495,7 @@ impl Heap {
         let mut index = 0;
         while index < self.pages.split.len() {
             let page = self.pages.split[index];
-            let homes: Vec<MappingId> = self
-                .pages
-                .page(page)
-                .mappings
-                .iter()
-                .copied()
-                .filter(|&m| !self.pages.is_dormant(m))
-                .collect();
+            let homes = self.pages.page(page).homes.clone();
             if homes.len() > 1 && homes.iter().all(|&home| self.is_free(home, stream)) {
                 self.bring_home(&homes, stream);
             } else if homes.len() > 1 {

@@ -26,7 +26,7 @@ const PAGE_MIN: u64 = 8 << 20;
 /// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
 /// with the page.
 const PAGE_MAX: u64 = 64 << 20;
-const PAGE_SHARE: u64 = 512;
+const PAGE_SHARE: u64 = 768;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
@@ -262,7 +262,8 @@ impl Pool {
                 .min(limit)
         };
         Ok(Room {
-            early: within(slack / 4.0),
+            // a small pool takes whole pages from the start
+            early: within(slack / 4.0).max(if peak < 32 * least { least.min(limit) } else { 0 }),
             slack: within(slack),
             limit,
             page_min: least,
