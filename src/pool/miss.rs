@@ -26,7 +26,7 @@ const PAGE_MIN: u64 = 8 << 20;
 /// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
 /// with the page.
 const PAGE_MAX: u64 = 64 << 20;
-const PAGE_SHARE: u64 = 768;
+const PAGE_SHARE: u64 = 576;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
