@@ -35,6 +35,17 @@ const EVENT_BYTES: u64 = 1 << 20;
 /// Frees that are worth an event however small they are.
 const EVENT_FREES: u32 = 64;
 
+/// The three reuse policies of stream-ordered pools; all on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reuse {
+    /// Reuse across streams that an event dependency (told through the hooks) has ordered.
+    pub event_dependencies: bool,
+    /// Reuse of blocks whose stream's work is seen to be complete.
+    pub opportunistic: bool,
+    /// The pool may make the asking stream wait for the freeing one.
+    pub internal_dependencies: bool,
+}
+
 /// A stream's free memory and its clock.
 #[derive(Debug)]
 pub struct Arena {
