@@ -142,9 +142,10 @@ impl Arena {
         }
     }
 
-    /// Nothing of this stream is left: no memory, no work that anything waits for.
+    /// Nothing of this stream is left: no memory, no work that anything waits for, and it waits for none.
     pub fn is_spent(&self) -> bool {
         self.completed >= self.seq
+            && self.knows.is_empty()
             && self.events.is_empty()
             && self.bins.is_empty()
             && self.strays.is_empty()
@@ -266,6 +267,9 @@ impl Heap {
             let completed = self.arena(stream).completed;
             any |= self.absorb(stream, completed, COMMON);
             any |= self.return_strays(stream);
+            let mut knows = std::mem::take(&mut self.arena_mut(stream).knows);
+            knows.retain(|&other, &mut seq| !self.is_complete(other, seq));
+            self.arena_mut(stream).knows = knows;
             if self.arena(stream).is_spent() {
                 self.retire(stream);
             }
