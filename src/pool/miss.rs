@@ -40,6 +40,7 @@ impl Pool {
         }
         let request = Request { bytes, align, stream };
         let mut said = String::new();
+        let mut ask = self.config.on_oom.as_ref();
         loop {
             let mut grow = self.grow.lock();
             match self.serve(&mut grow, request, &mut said) {
@@ -51,7 +52,8 @@ impl Pool {
                 }
             }
             drop(grow);
-            if !self.config.on_oom.as_ref().is_some_and(|ask| ask(bytes)) {
+            // asked once: one that always says yes must not keep its caller for ever
+            if !ask.take().is_some_and(|ask| ask(bytes)) {
                 break;
             }
         }
