@@ -1,5 +1,6 @@
 //! Options of a pool, checked once when it is created.
 
+pub use crate::alloc::order::Reuse;
 use std::sync::Arc;
 
 /// Where a pool's memory lives.
@@ -11,17 +12,6 @@ pub enum MemoryKind {
     Pinned,
     /// Plain host memory.
     Host,
-}
-
-/// The three reuse policies of stream-ordered pools; all on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reuse {
-    /// Reuse across streams that an event dependency (told through the hooks) has ordered.
-    pub event_dependencies: bool,
-    /// Reuse of blocks whose stream's work is seen to be complete.
-    pub opportunistic: bool,
-    /// The pool may make the asking stream wait for the freeing one.
-    pub internal_dependencies: bool,
 }
 
 /// Called without any lock when a request is about to fail, with the bytes asked for; true: try once more.

@@ -393,6 +393,9 @@ impl Pool {
 
     /// Who is this? Asks the backend, so no lock may be held.
     fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
+        if !self.backend.usable() {
+            return Err(Error::Unloaded);
+        }
         match self.backend.stream_id(handle) {
             Ok(id) if self.backend.is_inert(id) => Ok(Named { handle, id: None }),
             Ok(id) => Ok(Named { handle, id: Some(id) }),

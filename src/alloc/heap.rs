@@ -9,14 +9,13 @@
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
 use super::node::{Kind, NIL, NodeId};
-use super::order::{Arena, COMMON, Clock};
+use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
 use crate::base::error::Error;
 use crate::base::units::{Addr, EventHandle, StreamId};
-use crate::config::Reuse;
 use crate::observe::stats::Stats;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;

@@ -35,6 +35,17 @@ const EVENT_BYTES: u64 = 1 << 20;
 /// Frees that are worth an event however small they are.
 const EVENT_FREES: u32 = 64;
 
+/// The three reuse policies of stream-ordered pools; all on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reuse {
+    /// Reuse across streams that an event dependency (told through the hooks) has ordered.
+    pub event_dependencies: bool,
+    /// Reuse of blocks whose stream's work is seen to be complete.
+    pub opportunistic: bool,
+    /// The pool may make the asking stream wait for the freeing one.
+    pub internal_dependencies: bool,
+}
+
 /// A stream's free memory and its clock.
 #[derive(Debug)]
 pub struct Arena {
@@ -131,9 +142,10 @@ impl Arena {
         }
     }
 
-    /// Nothing of this stream is left: no memory, no work that anything waits for.
+    /// Nothing of this stream is left: no memory, no work that anything waits for, and it waits for none.
     pub fn is_spent(&self) -> bool {
         self.completed >= self.seq
+            && self.knows.is_empty()
             && self.events.is_empty()
             && self.bins.is_empty()
             && self.strays.is_empty()
@@ -255,6 +267,9 @@ impl Heap {
             let completed = self.arena(stream).completed;
             any |= self.absorb(stream, completed, COMMON);
             any |= self.return_strays(stream);
+            let mut knows = std::mem::take(&mut self.arena_mut(stream).knows);
+            knows.retain(|&other, &mut seq| !self.is_complete(other, seq));
+            self.arena_mut(stream).knows = knows;
             if self.arena(stream).is_spent() {
                 self.retire(stream);
             }

@@ -36,3 +36,15 @@ pub fn watch_fork() -> Result<(), BackendError> {
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
+
+/// Runs `handler` when the process exits: after the exit handlers and static objects registered later, before
+/// those registered earlier.
+pub fn at_exit(handler: extern "C" fn()) -> Result<(), BackendError> {
+    // SAFETY: the handler is a function of this library, which stays loaded.
+    match unsafe { libc::atexit(handler) } {
+        0 => Ok(()),
+        code => Err(BackendError::OutOfMemory(format!(
+            "atexit failed with code {code}"
+        ))),
+    }
+}

@@ -1,1 +1,21 @@
-//! The C interface.
+//! The C interface: checks, conversions, one panic guard, the last error. `include/weir.h` is generated from
+//! this folder, and the comments of the exported functions are the header's.
+//!
+//! Invariants: no panic leaves an exported function; an output is written only on success; a pool handle is
+//! never dereferenced; a number that stands for an enum is checked before it is one. In a forked child a call
+//! returns before it takes any lock.
+
+// The types carry the names they have in C, and the safety contract of an export is its C comment.
+#![allow(non_camel_case_types, clippy::missing_safety_doc)]
+
+mod args;
+mod guard;
+pub mod host_streams;
+pub mod options;
+pub mod order;
+pub mod pool;
+pub mod stats;
+pub mod status;
+pub mod text;
+pub mod types;
+mod valgrind;

@@ -58,6 +58,7 @@ impl Pool {
         }
         let request = Request { bytes, align, stream };
         let mut said = String::new();
+        let mut ask = self.config.on_oom.as_ref();
         loop {
             let mut grow = self.grow.lock();
             match self.serve(&mut grow, request, &mut said) {
@@ -69,7 +70,8 @@ impl Pool {
                 }
             }
             drop(grow);
-            if !self.config.on_oom.as_ref().is_some_and(|ask| ask(bytes)) {
+            // asked once: one that always says yes must not keep its caller for ever
+            if !ask.take().is_some_and(|ask| ask(bytes)) {
                 break;
             }
         }
@@ -337,8 +339,18 @@ impl Pool {
             return Ok(());
         }
         drop(heap);
-        let want = grow.next_range.max(FIRST_RANGE).max(round_up(need, PAGE_MAX));
-        let at = self.backend.reserve(want)?;
+        let least = round_up(need, PAGE_MAX);
+        let mut want = grow.next_range.max(FIRST_RANGE).max(least);
+        let at = loop {
+            match self.backend.reserve(want) {
+                Ok(at) => break at,
+                // addresses may be scarce: `ulimit -v`, valgrind
+                Err(BackendError::OutOfMemory(_)) if want > least => {
+                    want = round_up(want / 2, PAGE_MAX).max(least)
+                }
+                Err(error) => return Err(error),
+            }
+        };
         grow.next_range = (want * 2).min(LAST_RANGE);
         self.heap.lock().space.add_range(at.0, want);
         Ok(())

@@ -14,6 +14,9 @@ impl Pool {
     /// Gives back free memory, without waiting for any work, until at most `keep` bytes are reserved.
     pub fn trim(&self, keep: u64) -> Result<(), Error> {
         drop(self.books()?);
+        if !self.backend.usable() {
+            return Err(Error::Unloaded);
+        }
         let _grow = self.grow.lock();
         self.books()?.flush_slabs();
         self.poll();
@@ -25,6 +28,9 @@ impl Pool {
     /// Waits for pending frees, gives back everything that is free, and returns how many bytes that was.
     pub fn squeeze(&self) -> Result<u64, Error> {
         drop(self.books()?);
+        if !self.backend.usable() {
+            return Err(Error::Unloaded);
+        }
         let _grow = self.grow.lock();
         Ok(self.give_back_all())
     }

@@ -1,0 +1,839 @@
+/**
+ * @file weir.h
+ * weir: a stream-ordered memory pool for GPU, pinned and plain host memory.
+ *
+ *   weir_pool_options options;
+ *   weir_pool_options_init(&options, sizeof options);
+ *   options.memory = WEIR_MEMORY_HOST;
+ *   weir_pool *pool;
+ *   if (weir_pool_create(&options, &pool) != WEIR_OK) { puts(weir_last_error()); return 1; }
+ *   void *block;
+ *   if (weir_pool_alloc(pool, 4096, stream, &block) == WEIR_OK) {
+ *     // ... queue work on stream that uses block ...
+ *     weir_pool_free(pool, block, stream); // at once: later work on stream may reuse the memory
+ *   }
+ *   weir_pool_destroy(pool);
+ *
+ * Errors. Every function but the text getters returns a weir_status. A call that fails leaves a message in
+ * weir_last_error() and, unless its comment says otherwise, changes nothing. Outputs are written only on success.
+ * Misuse (a pointer freed twice, an unknown pointer, a stale handle, NULL) is an error and never aborts. No
+ * exception or panic leaves a function. Every function may return WEIR_ERROR_INTERNAL: a defect of weir. "The pool
+ * errors" are those of every function that is given a pool: WEIR_ERROR_NULL_POINTER, WEIR_ERROR_INVALID_POOL,
+ * WEIR_ERROR_POOL_DESTROYED, WEIR_ERROR_FINALIZED, WEIR_ERROR_FORKED, and, while the process is exiting,
+ * WEIR_ERROR_UNLOADED.
+ *
+ * Threads. Every function may be called from any thread at any time, on the same pool too, and from callbacks and
+ * functions that run on host streams. A function blocks only where its comment says that it waits.
+ *
+ * Stream order. A block belongs to the stream named when it was allocated. Freed on a stream, its memory is for that
+ * stream at once, even while queued work still uses it; another stream gets it only when that work is complete or
+ * ordered before its own. Work on a second stream must be told with weir_pool_record_stream, or ordered before the
+ * free by the program. A pool learns of the program's ordering through weir_event_record, weir_stream_wait_event and
+ * the three synchronize functions: use them in place of the driver's. A stream may be destroyed right after the last
+ * call that names it.
+ *
+ * Ownership. weir_pool_create gives one reference, which weir_pool_destroy or weir_pool_release ends; default pools
+ * are weir's own. Blocks belong to the caller until freed. Texts belong to weir. Arrays, options and names that are
+ * passed in are read during the call only.
+ *
+ * The end. At exit weir ends the default pools and the threads of host streams. Pools that the program created are
+ * the program's to destroy; freeing and destroying still work in static destructors. In a forked child, allocating
+ * is WEIR_ERROR_FORKED; freeing, destroying, releasing and weir_finalize succeed and do nothing.
+ *
+ * Units. Sizes are bytes. Structs that begin with struct_size may grow in later versions; set it to sizeof.
+ */
+
+#ifndef WEIR_H
+#define WEIR_H
+
+/* Generated from src/ffi by cbindgen; change it there (tests/header.rs). */
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * The device number of plain host memory.
+ */
+#define WEIR_DEVICE_HOST -1
+
+/**
+ * Major version of this header.
+ */
+#define WEIR_VERSION_MAJOR 0
+
+/**
+ * Minor version of this header.
+ */
+#define WEIR_VERSION_MINOR 1
+
+/**
+ * Patch version of this header.
+ */
+#define WEIR_VERSION_PATCH 0
+
+/**
+ * What a call returns. Everything but WEIR_OK leaves a message in weir_last_error(). Numbers never change
+ * meaning; new ones are added at the end.
+ */
+typedef enum {
+  /**
+   * Success.
+   */
+  WEIR_OK = 0,
+  /**
+   * An argument that no other status describes; the message names it.
+   */
+  WEIR_ERROR_INVALID_ARGUMENT = 1,
+  /**
+   * A required pointer was NULL.
+   */
+  WEIR_ERROR_NULL_POINTER = 2,
+  /**
+   * A struct_size that this library does not know.
+   */
+  WEIR_ERROR_STRUCT_SIZE = 3,
+  /**
+   * The handle was never a pool's.
+   */
+  WEIR_ERROR_INVALID_POOL = 4,
+  /**
+   * The pool was destroyed.
+   */
+  WEIR_ERROR_POOL_DESTROYED = 5,
+  /**
+   * The pool was ended by weir_finalize, or at exit.
+   */
+  WEIR_ERROR_FINALIZED = 6,
+  /**
+   * There is no memory for this request. The pool is unchanged and usable.
+   */
+  WEIR_ERROR_OUT_OF_MEMORY = 7,
+  /**
+   * The size can never be served.
+   */
+  WEIR_ERROR_SIZE_TOO_LARGE = 8,
+  /**
+   * The alignment is not a power of two, or too large.
+   */
+  WEIR_ERROR_INVALID_ALIGNMENT = 9,
+  /**
+   * The pointer lies in no pool's memory.
+   */
+  WEIR_ERROR_UNKNOWN_POINTER = 10,
+  /**
+   * The pointer lies inside a block, not at its start.
+   */
+  WEIR_ERROR_INTERIOR_POINTER = 11,
+  /**
+   * The block was freed before.
+   */
+  WEIR_ERROR_DOUBLE_FREE = 12,
+  /**
+   * The block belongs to another pool.
+   */
+  WEIR_ERROR_WRONG_POOL = 13,
+  /**
+   * The stream cannot be used.
+   */
+  WEIR_ERROR_INVALID_STREAM = 14,
+  /**
+   * The event cannot be used.
+   */
+  WEIR_ERROR_INVALID_EVENT = 15,
+  /**
+   * Not available for this kind of pool, or in this version.
+   */
+  WEIR_ERROR_NOT_SUPPORTED = 16,
+  /**
+   * This machine has no usable GPU driver.
+   */
+  WEIR_ERROR_DRIVER_UNAVAILABLE = 17,
+  /**
+   * A call of the driver or the operating system failed; the message has its name and code.
+   */
+  WEIR_ERROR_BACKEND = 18,
+  /**
+   * The driver is gone because the process is exiting.
+   */
+  WEIR_ERROR_UNLOADED = 19,
+  /**
+   * The device lost its contents.
+   */
+  WEIR_ERROR_DEVICE_LOST = 20,
+  /**
+   * Called in a forked child: the pool belongs to the parent.
+   */
+  WEIR_ERROR_FORKED = 21,
+  /**
+   * The pool is gone, but blocks were still allocated from it; the message lists them.
+   */
+  WEIR_ERROR_LIVE_BLOCKS = 22,
+  /**
+   * The work is not complete yet.
+   */
+  WEIR_ERROR_NOT_READY = 23,
+  /**
+   * A defect of weir itself; please report the message.
+   */
+  WEIR_ERROR_INTERNAL = 24,
+} weir_status;
+
+/**
+ * Where a pool's memory lives.
+ */
+typedef enum {
+  /**
+   * Memory of a GPU.
+   */
+  WEIR_MEMORY_DEVICE = 0,
+  /**
+   * Page-locked host memory.
+   */
+  WEIR_MEMORY_PINNED = 1,
+  /**
+   * Plain host memory.
+   */
+  WEIR_MEMORY_HOST = 2,
+} weir_memory;
+
+/**
+ * Switches and figures of a pool, with the numbers of CUDA's cudaMemPoolAttr.
+ */
+typedef enum {
+  /**
+   * 0 or 1: reuse across streams that an event, told by weir_event_record and weir_stream_wait_event, has
+   * ordered.
+   */
+  WEIR_ATTRIBUTE_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
+  /**
+   * 0 or 1: reuse of blocks whose stream is seen to have completed its work.
+   */
+  WEIR_ATTRIBUTE_REUSE_ALLOW_OPPORTUNISTIC = 2,
+  /**
+   * 0 or 1: the pool may make the asking stream wait for the freeing one.
+   */
+  WEIR_ATTRIBUTE_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
+  /**
+   * Bytes: free memory above this is given back at synchronises that the pool sees, and at frees.
+   */
+  WEIR_ATTRIBUTE_RELEASE_THRESHOLD = 4,
+  /**
+   * Bytes of memory held now; read only.
+   */
+  WEIR_ATTRIBUTE_RESERVED_CURRENT = 5,
+  /**
+   * Bytes of memory held at most; set it to 0 to begin anew.
+   */
+  WEIR_ATTRIBUTE_RESERVED_HIGH = 6,
+  /**
+   * Bytes in live blocks now; read only.
+   */
+  WEIR_ATTRIBUTE_USED_CURRENT = 7,
+  /**
+   * Bytes in live blocks at most; set it to 0 to begin anew.
+   */
+  WEIR_ATTRIBUTE_USED_HIGH = 8,
+} weir_attribute;
+
+/**
+ * What another device may do with a pool's memory.
+ */
+typedef enum {
+  /**
+   * Nothing.
+   */
+  WEIR_ACCESS_NONE = 0,
+  /**
+   * Read.
+   */
+  WEIR_ACCESS_READ = 1,
+  /**
+   * Read and write.
+   */
+  WEIR_ACCESS_READ_WRITE = 3,
+} weir_access;
+
+/**
+ * A pool. The value is a checked number and never dereferenced: using one that was destroyed is an error, not
+ * a crash.
+ */
+typedef struct weir_pool weir_pool;
+
+/**
+ * Called when a request is about to fail, without any lock held; it may call weir (free, trim, ...) from the
+ * same thread. `user` is on_oom_user of the pool's options, `bytes` what was asked for. Nonzero: try once more.
+ * It must not throw or unwind. It is not called while the pool is being created.
+ */
+typedef int (*weir_oom_callback)(void *user, weir_pool *pool, size_t bytes);
+
+/**
+ * Options of a pool. Fill it with weir_pool_options_init, then change what you need. It may grow at its end in
+ * later versions.
+ */
+typedef struct {
+  /**
+   * sizeof(weir_pool_options), as passed to weir_pool_options_init.
+   */
+  size_t struct_size;
+  /**
+   * A weir_memory. Default: WEIR_MEMORY_DEVICE.
+   */
+  int32_t memory;
+  /**
+   * The GPU's ordinal; ignored for host memory. Default: 0.
+   */
+  int32_t device;
+  /**
+   * Bytes of memory that the pool never exceeds; 0: no limit. Default: 0.
+   */
+  uint64_t max_bytes;
+  /**
+   * Bytes: free memory above this is given back at synchronises that the pool sees, and at frees. Default:
+   * UINT64_MAX, which keeps everything.
+   */
+  uint64_t release_threshold;
+  /**
+   * Bytes of memory taken when the pool is created. Default: 0.
+   */
+  uint64_t initial_bytes;
+  /**
+   * 0 or 1: reuse across streams that an event, told by weir_event_record and weir_stream_wait_event, has
+   * ordered. Default: 1.
+   */
+  int32_t reuse_follow_event_dependencies;
+  /**
+   * 0 or 1: reuse of blocks whose stream is seen to have completed its work. Default: 1.
+   */
+  int32_t reuse_allow_opportunistic;
+  /**
+   * 0 or 1: the pool may make the asking stream wait for the freeing one. Default: 1.
+   */
+  int32_t reuse_allow_internal_dependencies;
+  /**
+   * Must be 0 in this version.
+   */
+  uint32_t ipc_handle_types;
+  /**
+   * A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
+   * times the peak in use. Default: 0.01.
+   */
+  double slack;
+  /**
+   * Asked before a request fails; may be NULL. Default: NULL.
+   */
+  weir_oom_callback on_oom;
+  /**
+   * Handed to on_oom.
+   */
+  void *on_oom_user;
+  /**
+   * Shown in messages and reports; copied; NULL: "pool". Default: NULL.
+   */
+  const char *name;
+} weir_pool_options;
+
+/**
+ * A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
+ * value that is not a live host stream is a stream with nothing in flight.
+ */
+typedef void *weir_stream;
+
+/**
+ * Counters of a pool at one moment. It may grow at its end in later versions. Always
+ * reserved_bytes = used_bytes + cached_bytes + free_bytes + pending_bytes + idle_bytes, and
+ * allocations - frees = live blocks.
+ */
+typedef struct {
+  /**
+   * sizeof(weir_pool_stats), set by the caller.
+   */
+  size_t struct_size;
+  /**
+   * Bytes in live blocks, rounded up as they were allocated.
+   */
+  uint64_t used_bytes;
+  /**
+   * Highest used_bytes since creation or the last weir_pool_reset_peaks.
+   */
+  uint64_t used_bytes_peak;
+  /**
+   * Bytes of memory held.
+   */
+  uint64_t reserved_bytes;
+  /**
+   * Highest reserved_bytes since creation or the last weir_pool_reset_peaks.
+   */
+  uint64_t reserved_bytes_peak;
+  /**
+   * Free bytes inside slabs of small blocks.
+   */
+  uint64_t cached_bytes;
+  /**
+   * Free bytes that are ready for a stream.
+   */
+  uint64_t free_bytes;
+  /**
+   * Freed bytes that wait until another stream's work is complete.
+   */
+  uint64_t pending_bytes;
+  /**
+   * Bytes of memory that is in no usable address range just now.
+   */
+  uint64_t idle_bytes;
+  /**
+   * Bytes of the largest contiguous free extent.
+   */
+  uint64_t largest_free_bytes;
+  /**
+   * Blocks ever allocated.
+   */
+  uint64_t allocations;
+  /**
+   * Blocks ever freed.
+   */
+  uint64_t frees;
+  /**
+   * Requests that failed.
+   */
+  uint64_t failures;
+  /**
+   * Requests served at once.
+   */
+  uint64_t cache_hits;
+  /**
+   * Requests for which memory had to be found.
+   */
+  uint64_t cache_misses;
+  /**
+   * Pages made usable at another address.
+   */
+  uint64_t pages_moved;
+  /**
+   * Pages created.
+   */
+  uint64_t page_creates;
+  /**
+   * Pages given back.
+   */
+  uint64_t page_releases;
+  /**
+   * Mappings made.
+   */
+  uint64_t page_maps;
+  /**
+   * Mappings removed.
+   */
+  uint64_t page_unmaps;
+  /**
+   * Events recorded, queried or waited for.
+   */
+  uint64_t event_calls;
+  /**
+   * Calls of the driver or the operating system.
+   */
+  uint64_t driver_calls;
+  /**
+   * Times all free memory was given back, by request or before failing.
+   */
+  uint64_t squeezes;
+  /**
+   * 1 - largest_free_bytes / free_bytes; 0 if nothing is free.
+   */
+  double fragmentation;
+} weir_pool_stats;
+
+/**
+ * An event: a CUevent or cudaEvent_t, or a host event.
+ */
+typedef void *weir_event;
+
+/**
+ * Work for a host stream. It must not throw or unwind.
+ */
+typedef void (*weir_host_function)(void *arg);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The version of the library that runs, such as "1.2.3"; compare it with the WEIR_VERSION_* macros of the
+ * header the program was built with. Static text, never freed.
+ */
+const char *weir_version(void);
+
+/**
+ * The name of a status, such as "WEIR_ERROR_OUT_OF_MEMORY"; "unknown status" for any other number. Static
+ * text, never freed.
+ */
+const char *weir_status_name(int status);
+
+/**
+ * The message of this thread's last failed call: what was asked, why it failed, the numbers, and what to try.
+ * "" if none has failed. At most 1023 bytes of UTF-8. It belongs to weir, stays as it is through calls that
+ * succeed, and is valid until the next call that fails on the same thread.
+ */
+const char *weir_last_error(void);
+
+/**
+ * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
+ * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), and
+ * WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
+ *
+ * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
+ * also in a forked child.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE for a size that this library does not know (nothing is
+ * written); WEIR_ERROR_INVALID_ARGUMENT for a malformed variable, which the message names (the struct then has
+ * the defaults without the environment).
+ */
+weir_status weir_pool_options_init(weir_pool_options *options,
+                                   size_t struct_size);
+
+/**
+ * Creates a pool and gives the caller its only reference. `options` NULL means the defaults and the environment,
+ * as weir_pool_options_init gives them. The options are copied.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
+ * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE;
+ * WEIR_ERROR_OUT_OF_MEMORY if initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
+ * WEIR_ERROR_FORKED.
+ */
+weir_status weir_pool_create(const weir_pool_options *options,
+                             weir_pool **pool);
+
+/**
+ * Ends a pool whatever its references: waits for work queued on its freed blocks and gives all memory back. NULL
+ * is fine. Every later use of the handle is WEIR_ERROR_POOL_DESTROYED. In a forked child it does nothing; so it
+ * does for a pool that weir ended itself at exit.
+ *
+ * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (their memory is gone, and the message lists
+ * them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED.
+ */
+weir_status weir_pool_destroy(weir_pool *pool);
+
+/**
+ * Adds a reference, to be given back by weir_pool_release.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_retain(weir_pool *pool);
+
+/**
+ * Gives a reference back; the last one destroys the pool, as weir_pool_destroy does. NULL is fine.
+ *
+ * Errors: as weir_pool_destroy.
+ */
+weir_status weir_pool_release(weir_pool *pool);
+
+/**
+ * Gives the default pool of a device, the same for the whole process, and creates it at first use with the
+ * defaults and the environment. `device` is a GPU's ordinal, or WEIR_DEVICE_HOST for plain host memory. The
+ * handle is borrowed: weir ends the pool at exit or in weir_finalize, and the caller releases nothing.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a malformed
+ * variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED if it
+ * does not exist and the process is exiting; WEIR_ERROR_FORKED.
+ */
+weir_status weir_default_pool(int device,
+                              weir_pool **pool);
+
+/**
+ * Makes a pool the current one of a device; NULL returns to the default pool. The pool is not retained: when it
+ * ends, the device returns to its default.
+ *
+ * Errors: WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a pool of other memory;
+ * WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_device_set_pool(int device,
+                                 weir_pool *pool);
+
+/**
+ * Gives the current pool of a device: what weir_device_set_pool set, or else the default. The handle is
+ * borrowed.
+ *
+ * Errors: as weir_default_pool.
+ */
+weir_status weir_device_get_pool(int device, weir_pool **pool);
+
+/**
+ * Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
+ * on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
+ * but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
+ * from before answer WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
+ *
+ * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the
+ * message lists them).
+ */
+weir_status weir_finalize(void);
+
+/**
+ * Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
+ * `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
+ * WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_alloc(weir_pool *pool,
+                            size_t bytes,
+                            weir_stream stream,
+                            void **ptr);
+
+/**
+ * Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
+ *
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ALIGNMENT.
+ */
+weir_status weir_pool_alloc_aligned(weir_pool *pool,
+                                    size_t bytes,
+                                    size_t alignment,
+                                    weir_stream stream,
+                                    void **ptr);
+
+/**
+ * Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
+ * now is known to be complete or ordered before theirs. NULL is fine. It never allocates memory, and a call that
+ * fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+ * left to do.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
+ * WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
+ * WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
+ */
+weir_status weir_pool_free(weir_pool *pool,
+                           void *ptr,
+                           weir_stream stream);
+
+/**
+ * Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+ *
+ * Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
+ */
+weir_status weir_pool_free_synced(weir_pool *pool,
+                                  void *ptr);
+
+/**
+ * Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
+ * WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
+ * WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
+
+/**
+ * Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
+ * and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
+ *
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+ */
+weir_status weir_pool_alloc_batch(weir_pool *pool,
+                                  const size_t *sizes,
+                                  size_t count,
+                                  weir_stream stream,
+                                  void **ptrs);
+
+/**
+ * Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
+ * array if `count` is 0.
+ *
+ * Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+ */
+weir_status weir_pool_free_batch(weir_pool *pool,
+                                 void *const *ptrs,
+                                 size_t count,
+                                 weir_stream stream);
+
+/**
+ * Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
+ * them needs no growth. The arrays may be NULL if `n` is 0.
+ *
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`.
+ */
+weir_status weir_pool_warmup(weir_pool *pool,
+                             const size_t *sizes,
+                             const size_t *counts,
+                             size_t n,
+                             weir_stream stream);
+
+/**
+ * Gives free memory back, without waiting for any work, until the pool holds at most `min_bytes_to_keep` bytes or
+ * nothing more can be given back.
+ *
+ * Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_trim(weir_pool *pool,
+                           size_t min_bytes_to_keep);
+
+/**
+ * Gives everything back that is free: waits for the work that freed blocks still wait for, and empties caches.
+ * `released`, which may be NULL, gets the number of bytes.
+ *
+ * Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_squeeze(weir_pool *pool,
+                              size_t *released);
+
+/**
+ * Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX keeps everything.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_set_release_threshold(weir_pool *pool, uint64_t bytes);
+
+/**
+ * Sets an attribute, a weir_attribute.
+ *
+ * Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an attribute that does not exist or is read only, or a
+ * value that it cannot have.
+ */
+weir_status weir_pool_set_attribute(weir_pool *pool,
+                                    int32_t attribute,
+                                    uint64_t value);
+
+/**
+ * Reads an attribute, a weir_attribute.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for an attribute that does not
+ * exist.
+ */
+weir_status weir_pool_get_attribute(weir_pool *pool,
+                                    int32_t attribute,
+                                    uint64_t *value);
+
+/**
+ * Sets what another GPU may do with the pool's memory, now and later: a weir_access.
+ *
+ * Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
+ * WEIR_ERROR_NOT_SUPPORTED for a host pool.
+ */
+weir_status weir_pool_set_access(weir_pool *pool, int device, int32_t access);
+
+/**
+ * Tells what another GPU may do with the pool's memory: a weir_access.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a host pool.
+ */
+weir_status weir_pool_get_access(weir_pool *pool, int device, int32_t *access);
+
+/**
+ * Writes the counters of this moment to `stats`, whose struct_size the caller has set to
+ * sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE.
+ */
+weir_status weir_pool_get_stats(weir_pool *pool, weir_pool_stats *stats);
+
+/**
+ * The peaks of the statistics begin anew at the current values.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_reset_peaks(weir_pool *pool);
+
+/**
+ * Records `event` behind the work queued on `stream`, and every pool learns of it: blocks freed on `stream` before
+ * this call are for any stream that waits for the event.
+ *
+ * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
+ * WEIR_ERROR_FORKED.
+ */
+weir_status weir_event_record(weir_event event,
+                              weir_stream stream);
+
+/**
+ * Makes `stream` wait for `event` before any work queued on it later, without blocking the caller, and every pool
+ * learns of it. An event that was never recorded is complete.
+ *
+ * Errors: as weir_event_record.
+ */
+weir_status weir_stream_wait_event(weir_stream stream,
+                                   weir_event event);
+
+/**
+ * Blocks until the work queued on `stream` is complete, and every pool learns of it: blocks freed on `stream`
+ * before this call are for any stream. A stream that is not a live host stream has nothing in flight. The release
+ * threshold is applied.
+ *
+ * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_stream_synchronize(weir_stream stream);
+
+/**
+ * Blocks until the work before the last record of `event` is complete, and every pool learns of it. The release
+ * threshold is applied.
+ *
+ * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_event_synchronize(weir_event event);
+
+/**
+ * Blocks until all work queued on any stream is complete, and every pool learns of it. The release threshold is
+ * applied.
+ *
+ * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_device_synchronize(void);
+
+/**
+ * Creates a host stream: work queued on it runs in order, on a thread of its own. The caller destroys it.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_stream_create(weir_stream *stream);
+
+/**
+ * Destroys a host stream. What was queued on it still runs; pools may hold blocks that were freed on it. In a
+ * forked child it does nothing.
+ *
+ * Errors: WEIR_ERROR_INVALID_STREAM if it is not a live host stream.
+ */
+weir_status weir_host_stream_destroy(weir_stream stream);
+
+/**
+ * Queues `function(arg)` on a host stream. Whatever `arg` points to must live until the function has returned. The
+ * function runs on another thread and may call weir, but must not wait for its own stream nor call weir_finalize.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER for the function; WEIR_ERROR_INVALID_STREAM if it is not a live host stream;
+ * WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_stream_enqueue(weir_stream stream,
+                                     weir_host_function function,
+                                     void *arg);
+
+/**
+ * Blocks until the work queued on a host stream is complete; every pool learns of it, as by
+ * weir_stream_synchronize.
+ *
+ * Errors: WEIR_ERROR_INVALID_STREAM if it is not a live host stream; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_stream_synchronize(weir_stream stream);
+
+/**
+ * Creates a host event. It is complete until weir_event_record records it. The caller destroys it.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_event_create(weir_event *event);
+
+/**
+ * Destroys a host event; streams that wait for it still do. In a forked child it does nothing.
+ *
+ * Errors: WEIR_ERROR_INVALID_EVENT if it is not a live host event.
+ */
+weir_status weir_host_event_destroy(weir_event event);
+
+/**
+ * Tells without blocking whether the work before the last record of a host event is complete: WEIR_OK if it is,
+ * WEIR_ERROR_NOT_READY if it is not, which leaves no message.
+ *
+ * Errors: WEIR_ERROR_INVALID_EVENT if it is not a live host event; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_event_query(weir_event event);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* WEIR_H */

@@ -1,0 +1,347 @@
+//! The options struct: defaults, environment, checks.
+
+use super::args;
+use super::guard::{InChild, guard};
+use super::status::weir_status;
+use super::types::{memory, weir_oom_callback, weir_pool};
+use crate::base::error::Error;
+use crate::config::{Config, MemoryKind, OomCallback, Reuse};
+use crate::lifecycle::environment;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Options of a pool. Fill it with weir_pool_options_init, then change what you need. It may grow at its end in
+/// later versions.
+#[repr(C)]
+pub struct weir_pool_options {
+    /// sizeof(weir_pool_options), as passed to weir_pool_options_init.
+    pub struct_size: usize,
+    /// A weir_memory. Default: WEIR_MEMORY_DEVICE.
+    pub memory: i32,
+    /// The GPU's ordinal; ignored for host memory. Default: 0.
+    pub device: i32,
+    /// Bytes of memory that the pool never exceeds; 0: no limit. Default: 0.
+    pub max_bytes: u64,
+    /// Bytes: free memory above this is given back at synchronises that the pool sees, and at frees. Default:
+    /// UINT64_MAX, which keeps everything.
+    pub release_threshold: u64,
+    /// Bytes of memory taken when the pool is created. Default: 0.
+    pub initial_bytes: u64,
+    /// 0 or 1: reuse across streams that an event, told by weir_event_record and weir_stream_wait_event, has
+    /// ordered. Default: 1.
+    pub reuse_follow_event_dependencies: i32,
+    /// 0 or 1: reuse of blocks whose stream is seen to have completed its work. Default: 1.
+    pub reuse_allow_opportunistic: i32,
+    /// 0 or 1: the pool may make the asking stream wait for the freeing one. Default: 1.
+    pub reuse_allow_internal_dependencies: i32,
+    /// Must be 0 in this version.
+    pub ipc_handle_types: u32,
+    /// A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
+    /// times the peak in use. Default: 0.01.
+    pub slack: f64,
+    /// Asked before a request fails; may be NULL. Default: NULL.
+    pub on_oom: weir_oom_callback,
+    /// Handed to on_oom.
+    pub on_oom_user: *mut c_void,
+    /// Shown in messages and reports; copied; NULL: "pool". Default: NULL.
+    pub name: *const c_char,
+}
+
+/// The size of the struct when it was first published; it has only grown since.
+const FIRST_SIZE: usize = 88;
+const _: () = assert!(FIRST_SIZE <= size_of::<weir_pool_options>());
+
+fn check_size(given: usize) -> Result<(), Error> {
+    let most = size_of::<weir_pool_options>();
+    if (FIRST_SIZE..=most).contains(&given) {
+        return Ok(());
+    }
+    Err(Error::StructSize {
+        what: "weir_pool_options",
+        given,
+        least: FIRST_SIZE,
+        most,
+    })
+}
+
+fn from_config(config: &Config) -> weir_pool_options {
+    let memory = match config.memory {
+        MemoryKind::Device => super::types::weir_memory::WEIR_MEMORY_DEVICE,
+        MemoryKind::Pinned => super::types::weir_memory::WEIR_MEMORY_PINNED,
+        MemoryKind::Host => super::types::weir_memory::WEIR_MEMORY_HOST,
+    };
+    weir_pool_options {
+        struct_size: size_of::<weir_pool_options>(),
+        memory: memory as i32,
+        device: config.device,
+        max_bytes: config.max_bytes,
+        release_threshold: config.release_threshold,
+        initial_bytes: config.initial_bytes,
+        reuse_follow_event_dependencies: config.reuse.event_dependencies.into(),
+        reuse_allow_opportunistic: config.reuse.opportunistic.into(),
+        reuse_allow_internal_dependencies: config.reuse.internal_dependencies.into(),
+        ipc_handle_types: 0,
+        slack: config.slack,
+        on_oom: None,
+        on_oom_user: std::ptr::null_mut(),
+        name: std::ptr::null(),
+    }
+}
+
+/// The defaults with the environment applied.
+pub(super) fn defaults() -> Result<Config, Error> {
+    let mut config = environment::config(environment::process_variable)?;
+    config.name = "pool".into();
+    Ok(config)
+}
+
+/// A pool's handle, as its out-of-memory callback learns it: 0 until the pool has one.
+pub(super) type HandleCell = Arc<AtomicUsize>;
+
+/// The configuration that a caller's options ask for.
+///
+/// # Safety
+/// `options` is NULL or points to a struct that begins with its size, with a name that is NULL or a C string.
+pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, HandleCell), Error> {
+    let cell = HandleCell::default();
+    if options.is_null() {
+        return Ok((defaults()?, cell));
+    }
+    if !options.is_aligned() {
+        return Err(Error::InvalidArgument(
+            "options is not aligned: pass a weir_pool_options".into(),
+        ));
+    }
+    // SAFETY: not NULL, aligned, and every version of the struct begins with its size.
+    let size = unsafe { (&raw const (*options).struct_size).read() };
+    check_size(size)?;
+    let mut given = from_config(&Config::default());
+    // SAFETY: `size` bytes exist at both places; every field accepts every value that C can store there.
+    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut given).cast::<u8>(), size) };
+    let name = if given.name.is_null() {
+        "pool".to_owned()
+    } else {
+        // SAFETY: not NULL, so it is the caller's C string.
+        unsafe { CStr::from_ptr(given.name) }
+            .to_string_lossy()
+            .into_owned()
+    };
+    if given.ipc_handle_types != 0 {
+        return Err(Error::NotSupported(format!(
+            "ipc_handle_types is {:#x}, but this version cannot share pools between processes; pass 0",
+            given.ipc_handle_types
+        )));
+    }
+    if !(given.slack >= 0.0 && given.slack.is_finite()) {
+        return Err(Error::InvalidArgument(format!(
+            "slack is {}, which is no fraction of at least 0; 0.01 is the default",
+            given.slack
+        )));
+    }
+    let config = Config {
+        memory: memory(given.memory)?,
+        device: given.device,
+        max_bytes: given.max_bytes,
+        release_threshold: given.release_threshold,
+        initial_bytes: given.initial_bytes,
+        reuse: Reuse {
+            event_dependencies: switch(
+                given.reuse_follow_event_dependencies,
+                "reuse_follow_event_dependencies",
+            )?,
+            opportunistic: switch(given.reuse_allow_opportunistic, "reuse_allow_opportunistic")?,
+            internal_dependencies: switch(
+                given.reuse_allow_internal_dependencies,
+                "reuse_allow_internal_dependencies",
+            )?,
+        },
+        slack: given.slack,
+        name,
+        on_oom: on_oom(&given, &cell),
+    };
+    Ok((config, cell))
+}
+
+fn switch(given: i32, what: &str) -> Result<bool, Error> {
+    match given {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::InvalidArgument(format!("{what} is {other}; pass 0 or 1"))),
+    }
+}
+
+fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
+    let call = given.on_oom?;
+    // An integer because a closure that other threads call may not hold a pointer; its provenance is C's.
+    let user = given.on_oom_user.expose_provenance();
+    let cell = cell.clone();
+    Some(Arc::new(move |bytes| {
+        let pool: *mut weir_pool = args::pool(cell.load(Ordering::Acquire));
+        // SAFETY: the caller of weir_pool_create gave this function for this use, with its argument.
+        let again = || unsafe { call(std::ptr::with_exposed_provenance_mut(user), pool, bytes as usize) };
+        !pool.is_null() && again() != 0
+    }))
+}
+
+/// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
+/// WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), and
+/// WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+/// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
+///
+/// `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
+/// also in a forked child.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE for a size that this library does not know (nothing is
+/// written); WEIR_ERROR_INVALID_ARGUMENT for a malformed variable, which the message names (the struct then has
+/// the defaults without the environment).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_options_init(
+    options: *mut weir_pool_options,
+    struct_size: usize,
+) -> weir_status {
+    guard("weir_pool_options_init", InChild::Serve, || {
+        if options.is_null() {
+            return Err(Error::NullPointer {
+                what: "options",
+                hint: "pass the address of a weir_pool_options",
+            });
+        }
+        check_size(struct_size)?;
+        let (config, result) = match defaults() {
+            Ok(config) => (config, Ok(())),
+            Err(error) => (Config::default(), Err(error)),
+        };
+        let mut filled = from_config(&config);
+        filled.struct_size = struct_size;
+        // SAFETY: the caller has `struct_size` bytes there, and `filled` is at least that long.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), options.cast(), struct_size)
+        };
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given() -> weir_pool_options {
+        from_config(&Config {
+            memory: MemoryKind::Host,
+            ..Config::default()
+        })
+    }
+
+    fn accepted(options: &weir_pool_options) -> Result<Config, Error> {
+        // SAFETY: a whole struct with a NULL or static name.
+        unsafe { read(options) }.map(|(config, _)| config)
+    }
+
+    #[test]
+    fn the_first_published_size_is_accepted_for_ever() {
+        assert_eq!(FIRST_SIZE, 88);
+        for size in [
+            0,
+            8,
+            FIRST_SIZE - 1,
+            size_of::<weir_pool_options>() + 1,
+            usize::MAX,
+        ] {
+            let options = weir_pool_options {
+                struct_size: size,
+                ..given()
+            };
+            assert!(matches!(accepted(&options), Err(Error::StructSize { given, .. }) if given == size));
+        }
+        assert!(
+            accepted(&weir_pool_options {
+                struct_size: FIRST_SIZE,
+                ..given()
+            })
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn every_field_arrives() {
+        let config = accepted(&weir_pool_options {
+            device: 3,
+            max_bytes: 1,
+            release_threshold: 2,
+            initial_bytes: 3,
+            reuse_follow_event_dependencies: 0,
+            reuse_allow_internal_dependencies: 0,
+            slack: 0.5,
+            name: c"mine".as_ptr(),
+            ..given()
+        })
+        .unwrap();
+        assert_eq!(
+            (config.memory, config.device, config.name.as_str()),
+            (MemoryKind::Host, 3, "mine")
+        );
+        assert_eq!(
+            (config.max_bytes, config.release_threshold, config.initial_bytes),
+            (1, 2, 3)
+        );
+        let reuse = Reuse {
+            event_dependencies: false,
+            opportunistic: true,
+            internal_dependencies: false,
+        };
+        assert_eq!((config.reuse, config.slack), (reuse, 0.5));
+        assert_eq!(accepted(&given()).unwrap().name, "pool");
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let refused = |options: weir_pool_options| assert!(accepted(&options).is_err());
+        refused(weir_pool_options { memory: 7, ..given() });
+        refused(weir_pool_options {
+            reuse_allow_opportunistic: 2,
+            ..given()
+        });
+        refused(weir_pool_options {
+            reuse_follow_event_dependencies: -1,
+            ..given()
+        });
+        refused(weir_pool_options {
+            slack: f64::NAN,
+            ..given()
+        });
+        refused(weir_pool_options {
+            slack: -0.1,
+            ..given()
+        });
+        refused(weir_pool_options {
+            ipc_handle_types: 1,
+            ..given()
+        });
+    }
+
+    #[test]
+    fn the_callback_gets_its_argument_and_the_pools_handle() {
+        unsafe extern "C" fn callback(user: *mut c_void, pool: *mut weir_pool, bytes: usize) -> i32 {
+            // SAFETY: the test passes a counter of this type.
+            let seen = unsafe { &*user.cast::<AtomicUsize>() };
+            seen.store(pool.addr() + bytes, Ordering::Relaxed);
+            1
+        }
+        let seen = AtomicUsize::new(0);
+        let user = (&raw const seen).cast_mut().cast();
+        let options = weir_pool_options {
+            on_oom: Some(callback),
+            on_oom_user: user,
+            ..given()
+        };
+        // SAFETY: a whole struct with a NULL name.
+        let (config, cell) = unsafe { read(&options) }.unwrap();
+        let call = config.on_oom.unwrap();
+        assert!(!call(7), "no pool yet, so nobody is asked");
+        assert_eq!(seen.load(Ordering::Relaxed), 0);
+        cell.store(1000, Ordering::Release);
+        assert!(call(7));
+        assert_eq!(seen.load(Ordering::Relaxed), 1007);
+    }
+}

@@ -1,0 +1,559 @@
+//! Pools and their blocks.
+
+use super::args::{self, Out, check_array, slice, widen};
+use super::guard::{InChild, guard};
+use super::options::{self, weir_pool_options};
+use super::status::weir_status;
+use super::types::{self, weir_pool, weir_stream};
+use super::valgrind;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use crate::config::MemoryKind;
+use crate::lifecycle::{defaults, end, order, registry};
+use crate::pool::Pool;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+/// Calls a pool for a request that needs it alive.
+pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
+    registry::with(handle, f).map_err(|error| match error {
+        Error::Finalized { .. } if end::exiting() => Error::Unloaded,
+        error => error,
+    })
+}
+
+/// Calls a pool to give `blocks` back. Once the process is exiting there may be nothing left to give them to, which
+/// is fine.
+fn give_back(
+    handle: usize,
+    blocks: &[*mut c_void],
+    f: impl FnOnce(&Pool) -> Result<(), Error>,
+) -> Result<(), Error> {
+    match registry::with(handle, f) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let result = forgive(Err(end::find_owner(error)));
+            if result.is_ok() && valgrind::active() {
+                blocks.iter().for_each(|ptr| valgrind::freed(addr(*ptr), false));
+            }
+            result
+        }
+    }
+}
+
+fn forgive(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Finalized { .. }) if end::exiting() => Ok(()),
+        Err(Error::Unloaded) => Ok(()),
+        result => result,
+    }
+}
+
+/// Does valgrind want to know about this pool's blocks?
+#[inline]
+fn watched(pool: &Pool) -> bool {
+    valgrind::active() && pool.config().memory == MemoryKind::Host
+}
+
+/// Tells valgrind that a block goes back, if the pool has it.
+fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
+    if pool.block_size(at).is_some() {
+        valgrind::freed(at, in_flight);
+    }
+}
+
+/// Runs something that ends pools, then settles their blocks with valgrind.
+fn ending(f: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let result = forgive(f());
+    if valgrind::active() {
+        // While the process is exiting, blocks of pools that weir ended may still be freed by their owners.
+        valgrind::ended(|handle| match registry::POOLS.get(handle) {
+            Ok(_) => true,
+            Err(Error::Finalized { .. }) => end::exiting(),
+            Err(_) => false,
+        });
+    }
+    result
+}
+
+fn stream(stream: weir_stream) -> StreamHandle {
+    StreamHandle(stream.addr())
+}
+
+fn addr(block: *mut c_void) -> Addr {
+    Addr(block.addr() as u64)
+}
+
+/// The pointer of a block. Its memory is mapped outside of what Rust knows.
+fn pointer(at: Addr) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(at.0 as usize)
+}
+
+/// Creates a pool and gives the caller its only reference. `options` NULL means the defaults and the environment,
+/// as weir_pool_options_init gives them. The options are copied.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
+/// WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE;
+/// WEIR_ERROR_OUT_OF_MEMORY if initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
+/// WEIR_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_create(
+    options: *const weir_pool_options,
+    pool: *mut *mut weir_pool,
+) -> weir_status {
+    guard("weir_pool_create", InChild::Refuse, || {
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(pool, "pool") }?;
+        // SAFETY: NULL or the caller's options.
+        let (config, cell) = unsafe { options::read(options) }?;
+        let handle = end::create(config)?;
+        cell.store(handle, Ordering::Release);
+        out.set(args::pool(handle));
+        Ok(())
+    })
+}
+
+/// Ends a pool whatever its references: waits for work queued on its freed blocks and gives all memory back. NULL
+/// is fine. Every later use of the handle is WEIR_ERROR_POOL_DESTROYED. In a forked child it does nothing; so it
+/// does for a pool that weir ended itself at exit.
+///
+/// Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (their memory is gone, and the message lists
+/// them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_destroy(pool: *mut weir_pool) -> weir_status {
+    guard("weir_pool_destroy", InChild::Ignore, || {
+        if pool.is_null() {
+            return Ok(());
+        }
+        ending(|| end::destroy(pool.addr()))
+    })
+}
+
+/// Adds a reference, to be given back by weir_pool_release.
+///
+/// Errors: the pool errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_retain(pool: *mut weir_pool) -> weir_status {
+    guard("weir_pool_retain", InChild::Refuse, || {
+        registry::POOLS.retain(args::handle(pool)?)
+    })
+}
+
+/// Gives a reference back; the last one destroys the pool, as weir_pool_destroy does. NULL is fine.
+///
+/// Errors: as weir_pool_destroy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_release(pool: *mut weir_pool) -> weir_status {
+    guard("weir_pool_release", InChild::Ignore, || {
+        if pool.is_null() {
+            return Ok(());
+        }
+        ending(|| end::release(pool.addr()))
+    })
+}
+
+/// Gives the default pool of a device, the same for the whole process, and creates it at first use with the
+/// defaults and the environment. `device` is a GPU's ordinal, or WEIR_DEVICE_HOST for plain host memory. The
+/// handle is borrowed: weir ends the pool at exit or in weir_finalize, and the caller releases nothing.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a malformed
+/// variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED if it
+/// does not exist and the process is exiting; WEIR_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_default_pool(device: c_int, pool: *mut *mut weir_pool) -> weir_status {
+    guard("weir_default_pool", InChild::Refuse, || {
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(pool, "pool") }?;
+        out.set(args::pool(defaults::default_pool(device, options::defaults)?));
+        Ok(())
+    })
+}
+
+/// Makes a pool the current one of a device; NULL returns to the default pool. The pool is not retained: when it
+/// ends, the device returns to its default.
+///
+/// Errors: WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a pool of other memory;
+/// WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED; WEIR_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_device_set_pool(device: c_int, pool: *mut weir_pool) -> weir_status {
+    guard("weir_device_set_pool", InChild::Refuse, || {
+        defaults::set_current(device, (!pool.is_null()).then(|| pool.addr()))
+    })
+}
+
+/// Gives the current pool of a device: what weir_device_set_pool set, or else the default. The handle is
+/// borrowed.
+///
+/// Errors: as weir_default_pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_device_get_pool(device: c_int, pool: *mut *mut weir_pool) -> weir_status {
+    guard("weir_device_get_pool", InChild::Refuse, || {
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(pool, "pool") }?;
+        out.set(args::pool(defaults::current_pool(device, options::defaults)?));
+        Ok(())
+    })
+}
+
+/// Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
+/// on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
+/// but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
+/// from before answer WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
+///
+/// Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the
+/// message lists them).
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_finalize() -> weir_status {
+    guard("weir_finalize", InChild::Ignore, || ending(end::finalize))
+}
+
+/// Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
+/// `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
+/// WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc(
+    pool: *mut weir_pool,
+    bytes: usize,
+    stream: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    // SAFETY: the caller's promise about `ptr`, passed on.
+    guard("weir_pool_alloc", InChild::Refuse, || unsafe {
+        alloc(pool, bytes, 0, stream, ptr)
+    })
+}
+
+/// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
+///
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ALIGNMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc_aligned(
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    stream: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    // SAFETY: the caller's promise about `ptr`, passed on.
+    guard("weir_pool_alloc_aligned", InChild::Refuse, || unsafe {
+        alloc(pool, bytes, alignment, stream, ptr)
+    })
+}
+
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline]
+unsafe fn alloc(
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> Result<(), Error> {
+    let handle = args::handle(pool)?;
+    // SAFETY: the caller's promise.
+    let out = unsafe { Out::new(ptr, "ptr") }?;
+    let at = serve(handle, |pool| {
+        let at = pool.alloc(bytes as u64, alignment as u64, stream(on))?;
+        if watched(pool) {
+            valgrind::allocated(handle, at, bytes as u64, order::is_host_stream(stream(on)));
+        }
+        Ok(at)
+    })?;
+    out.set(pointer(at));
+    Ok(())
+}
+
+/// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
+/// now is known to be complete or ordered before theirs. NULL is fine. It never allocates memory, and a call that
+/// fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+/// left to do.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
+/// WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
+/// WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    stream: weir_stream,
+) -> weir_status {
+    guard("weir_pool_free", InChild::Ignore, || {
+        let on = self::stream(stream);
+        give_back(args::handle(pool)?, &[ptr], |pool| {
+            if ptr.is_null() {
+                return Ok(());
+            }
+            if watched(pool) {
+                announce_free(pool, addr(ptr), order::is_host_stream(on));
+            }
+            pool.free(addr(ptr), on).map(drop)
+        })
+    })
+}
+
+/// Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+///
+/// Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free_synced(pool: *mut weir_pool, ptr: *mut c_void) -> weir_status {
+    guard("weir_pool_free_synced", InChild::Ignore, || {
+        give_back(args::handle(pool)?, &[ptr], |pool| {
+            if ptr.is_null() {
+                return Ok(());
+            }
+            if watched(pool) {
+                announce_free(pool, addr(ptr), false);
+            }
+            pool.free_synced(addr(ptr)).map(drop)
+        })
+    })
+}
+
+/// Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
+/// WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
+/// WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_record_stream(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    stream: weir_stream,
+) -> weir_status {
+    guard("weir_pool_record_stream", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        if ptr.is_null() {
+            return Err(Error::NullPointer {
+                what: "ptr",
+                hint: "pass a live block",
+            });
+        }
+        let on = self::stream(stream);
+        serve(handle, |pool| {
+            if watched(pool) && order::is_host_stream(on) {
+                valgrind::shared();
+            }
+            pool.record_stream(addr(ptr), on)
+        })
+        .map_err(end::find_owner)
+    })
+}
+
+/// Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
+/// and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
+///
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc_batch(
+    pool: *mut weir_pool,
+    sizes: *const usize,
+    count: usize,
+    stream: weir_stream,
+    ptrs: *mut *mut c_void,
+) -> weir_status {
+    guard("weir_pool_alloc_batch", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: NULL, or an array of the caller's with `count` elements.
+        let sizes = unsafe { slice(sizes, count, "sizes") }?;
+        check_array(ptrs.cast_const(), count, "ptrs")?;
+        let mut blocks = vec![Addr::default(); count];
+        serve(handle, |pool| {
+            let on = self::stream(stream);
+            pool.alloc_batch(widen(sizes), on, &mut blocks)?;
+            if watched(pool) {
+                let in_flight = order::is_host_stream(on);
+                blocks
+                    .iter()
+                    .zip(sizes)
+                    .for_each(|(at, size)| valgrind::allocated(handle, *at, *size as u64, in_flight));
+            }
+            Ok(())
+        })?;
+        for (n, at) in blocks.iter().enumerate() {
+            // SAFETY: `n` is below `count`, and the caller's array has that many elements.
+            unsafe { ptrs.add(n).write(pointer(*at)) };
+        }
+        Ok(())
+    })
+}
+
+/// Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
+/// array if `count` is 0.
+///
+/// Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free_batch(
+    pool: *mut weir_pool,
+    ptrs: *const *mut c_void,
+    count: usize,
+    stream: weir_stream,
+) -> weir_status {
+    guard("weir_pool_free_batch", InChild::Ignore, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: NULL, or an array of the caller's with `count` elements.
+        let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
+        let blocks: Vec<Addr> = ptrs
+            .iter()
+            .filter(|ptr| !ptr.is_null())
+            .map(|ptr| addr(*ptr))
+            .collect();
+        let on = self::stream(stream);
+        give_back(handle, ptrs, |pool| free_batch(pool, &blocks, on))
+    })
+}
+
+fn free_batch(pool: &Pool, blocks: &[Addr], on: StreamHandle) -> Result<(), Error> {
+    if !watched(pool) {
+        return pool.free_batch(blocks, on);
+    }
+    // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one thread at a
+    // time, and the next owner announces a block after this.
+    let in_flight = order::is_host_stream(on);
+    pool.free_batch(blocks, on)?;
+    blocks.iter().for_each(|at| valgrind::freed(*at, in_flight));
+    Ok(())
+}
+
+/// Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
+/// them needs no growth. The arrays may be NULL if `n` is 0.
+///
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_warmup(
+    pool: *mut weir_pool,
+    sizes: *const usize,
+    counts: *const usize,
+    n: usize,
+    stream: weir_stream,
+) -> weir_status {
+    guard("weir_pool_warmup", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: NULL, or arrays of the caller's with `n` elements.
+        let (sizes, counts) = unsafe { (slice(sizes, n, "sizes")?, slice(counts, n, "counts")?) };
+        serve(handle, |pool| {
+            pool.warmup(widen(sizes), widen(counts), self::stream(stream))
+        })
+    })
+}
+
+/// Gives free memory back, without waiting for any work, until the pool holds at most `min_bytes_to_keep` bytes or
+/// nothing more can be given back.
+///
+/// Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_trim(pool: *mut weir_pool, min_bytes_to_keep: usize) -> weir_status {
+    guard("weir_pool_trim", InChild::Refuse, || {
+        serve(args::handle(pool)?, |pool| pool.trim(min_bytes_to_keep as u64))
+    })
+}
+
+/// Gives everything back that is free: waits for the work that freed blocks still wait for, and empties caches.
+/// `released`, which may be NULL, gets the number of bytes.
+///
+/// Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_squeeze(pool: *mut weir_pool, released: *mut usize) -> weir_status {
+    guard("weir_pool_squeeze", InChild::Refuse, || {
+        let bytes = serve(args::handle(pool)?, |pool| pool.squeeze())?;
+        if !released.is_null() {
+            // SAFETY: not NULL, so it is the caller's variable.
+            unsafe { Out::new(released, "released") }?.set(bytes as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX keeps everything.
+///
+/// Errors: the pool errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_set_release_threshold(pool: *mut weir_pool, bytes: u64) -> weir_status {
+    guard("weir_pool_set_release_threshold", InChild::Refuse, || {
+        serve(args::handle(pool)?, |pool| {
+            pool.set_attribute(crate::pool::Attribute::ReleaseThreshold, bytes)
+        })
+    })
+}
+
+/// Sets an attribute, a weir_attribute.
+///
+/// Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an attribute that does not exist or is read only, or a
+/// value that it cannot have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_set_attribute(
+    pool: *mut weir_pool,
+    attribute: i32,
+    value: u64,
+) -> weir_status {
+    guard("weir_pool_set_attribute", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        let attribute = types::attribute(attribute)?;
+        serve(handle, |pool| pool.set_attribute(attribute, value))
+    })
+}
+
+/// Reads an attribute, a weir_attribute.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for an attribute that does not
+/// exist.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_get_attribute(
+    pool: *mut weir_pool,
+    attribute: i32,
+    value: *mut u64,
+) -> weir_status {
+    guard("weir_pool_get_attribute", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(value, "value") }?;
+        let attribute = types::attribute(attribute)?;
+        out.set(serve(handle, |pool| pool.attribute(attribute))?);
+        Ok(())
+    })
+}
+
+fn no_access(pool: &Pool) -> Error {
+    Error::NotSupported(format!(
+        "pool \"{}\" holds host memory, which has no access list: every thread may read and write it",
+        pool.config().name
+    ))
+}
+
+/// Sets what another GPU may do with the pool's memory, now and later: a weir_access.
+///
+/// Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
+/// WEIR_ERROR_NOT_SUPPORTED for a host pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_set_access(
+    pool: *mut weir_pool,
+    device: c_int,
+    access: i32,
+) -> weir_status {
+    guard("weir_pool_set_access", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        types::access(access)?;
+        let _ = device;
+        serve(handle, |pool| Err(no_access(pool)))
+    })
+}
+
+/// Tells what another GPU may do with the pool's memory: a weir_access.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a host pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_get_access(
+    pool: *mut weir_pool,
+    device: c_int,
+    access: *mut i32,
+) -> weir_status {
+    guard("weir_pool_get_access", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: NULL or the caller's variable.
+        unsafe { Out::new(access, "access") }?;
+        let _ = device;
+        serve(handle, |pool| Err(no_access(pool)))
+    })
+}

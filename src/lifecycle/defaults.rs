@@ -1,0 +1,147 @@
+//! The process-wide pool of each device, and the pool that is current there.
+//!
+//! Invariant: a device has at most one live default pool; who asks while another thread creates it waits for
+//! that one. A current or default pool that was ended is forgotten by whoever asks next.
+//!
+//! Locks: `CREATING` is held while a default pool is created, so by calls that would have to wait for it
+//! anyway. Asking for a pool that exists takes no lock.
+
+use super::end;
+use super::registry::POOLS;
+use crate::base::error::Error;
+use crate::config::{Config, MemoryKind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// The device number of plain host memory.
+pub const HOST: i32 = -1;
+/// Devices -1 to `DEVICES - 2` have a place in the table.
+const DEVICES: usize = 65;
+
+struct Device {
+    /// The handle of the default pool; 0: none yet.
+    default: AtomicUsize,
+    /// The handle set by the program; 0: the default is current.
+    current: AtomicUsize,
+}
+
+static TABLE: [Device; DEVICES] = [const {
+    Device {
+        default: AtomicUsize::new(0),
+        current: AtomicUsize::new(0),
+    }
+}; DEVICES];
+static CREATING: Mutex<()> = Mutex::new(());
+
+fn device(number: i32) -> Result<&'static Device, Error> {
+    usize::try_from(i64::from(number) + 1).ok().and_then(|index| TABLE.get(index)).ok_or_else(|| {
+        Error::InvalidArgument(format!(
+            "device {number} does not exist: pass -1 (WEIR_DEVICE_HOST) for host memory, or a GPU's ordinal below {}",
+            DEVICES - 1
+        ))
+    })
+}
+
+/// The default pool of a device, created with the options of `config` when there is none.
+pub fn default_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>) -> Result<usize, Error> {
+    let device = device(number)?;
+    let known = device.default.load(Ordering::Acquire);
+    if POOLS.is_live(known) {
+        return Ok(known);
+    }
+    let _creating = CREATING.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = device.default.load(Ordering::Acquire);
+    if POOLS.is_live(known) {
+        return Ok(known);
+    }
+    if end::exiting() {
+        // Nothing would end it any more.
+        return Err(Error::Unloaded);
+    }
+    let mut config = config()?;
+    if number == HOST {
+        config.memory = MemoryKind::Host;
+        config.device = 0;
+        config.name = "default host pool".into();
+    } else {
+        config.memory = MemoryKind::Device;
+        config.device = number;
+        config.name = format!("default pool of device {number}");
+    }
+    let handle = end::create(config)?;
+    device.default.store(handle, Ordering::Release);
+    Ok(handle)
+}
+
+/// The pool that the program set for a device, or else its default pool.
+pub fn current_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>) -> Result<usize, Error> {
+    let current = device(number)?.current.load(Ordering::Acquire);
+    if POOLS.is_live(current) {
+        Ok(current)
+    } else {
+        default_pool(number, config)
+    }
+}
+
+/// Makes a pool current on a device; `None` returns to the default.
+pub fn set_current(number: i32, handle: Option<usize>) -> Result<(), Error> {
+    let device = device(number)?;
+    if let Some(handle) = handle {
+        let pool = POOLS.get(handle)?;
+        let config = pool.config();
+        let fits = match config.memory {
+            MemoryKind::Host => number == HOST,
+            MemoryKind::Device => number == config.device,
+            MemoryKind::Pinned => false,
+        };
+        if !fits {
+            return Err(Error::InvalidArgument(format!(
+                "pool \"{}\" holds {:?} memory of device {}, so it cannot be the pool of device {number}",
+                config.name, config.memory, config.device
+            )));
+        }
+    }
+    device.current.store(handle.unwrap_or(0), Ordering::Release);
+    Ok(())
+}
+
+/// Every device returns to its default pool.
+pub fn forget_current() {
+    for device in &TABLE {
+        device.current.store(0, Ordering::Release);
+    }
+}
+
+/// The live default pools.
+pub fn handles() -> impl Iterator<Item = usize> {
+    TABLE
+        .iter()
+        .map(|device| device.default.load(Ordering::Acquire))
+        .filter(|handle| POOLS.is_live(*handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_outside_the_table_are_refused() {
+        for number in [-2, i32::MIN, DEVICES as i32 - 1, i32::MAX] {
+            assert!(
+                matches!(device(number), Err(Error::InvalidArgument(_))),
+                "{number}"
+            );
+        }
+        for number in [HOST, 0, DEVICES as i32 - 2] {
+            assert!(device(number).is_ok(), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_no_pool_cannot_become_current() {
+        assert_eq!(
+            set_current(HOST, Some(12)),
+            Err(Error::InvalidPool { handle: 12 })
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! The beginning and the end of pools: create, destroy, finalize, and the end of the process.
+//!
+//! A pool is first removed from the registry and then ended, so no call can begin on a pool that is ending; a
+//! call that was under way finds out from the pool itself.
+//!
+//! At exit the default pools end, because nobody else can end them, and so do the workers of host streams. A
+//! pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
+//! static destructors that run later can still use it.
+//!
+//! Locks: `ENDING` is held while `finalize` ends pools, so that every caller returns to a process without any.
+
+use super::registry::{self, Ending, POOLS};
+use super::{defaults, order};
+use crate::backend::process;
+use crate::base::error::Error;
+use crate::base::units::Human;
+use crate::config::{Config, MemoryKind};
+use crate::pool::{Leaked, Pool};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+static ENDING: Mutex<()> = Mutex::new(());
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// Has the exit handler run? What is asked for now can no longer be ended by weir.
+pub fn exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
+}
+
+/// Is this a forked child, where nothing of the parent's may be touched?
+#[inline]
+pub fn forked() -> bool {
+    process::forked()
+}
+
+/// Begins to watch for forks and for the end of the process; every way into weir that creates something calls
+/// it first.
+pub fn prepare() -> Result<(), Error> {
+    static PREPARED: OnceLock<Result<(), Error>> = OnceLock::new();
+    PREPARED
+        .get_or_init(|| {
+            let watched = process::watch_fork().and_then(|()| process::at_exit(on_exit));
+            watched.map_err(|error| Error::Backend(error.to_string()))
+        })
+        .clone()
+}
+
+extern "C" fn on_exit() {
+    if forked() {
+        return;
+    }
+    // A panic must not reach the C library, and nobody is left to be told.
+    let _ = std::panic::catch_unwind(|| {
+        EXITING.store(true, Ordering::Release);
+        for handle in defaults::handles() {
+            if let Ok(pool) = POOLS.remove(handle, Ending::Finalized) {
+                pool.end();
+            }
+        }
+        registry::forget_last();
+        order::shutdown();
+    });
+}
+
+/// Creates a pool and gives it a handle with one reference.
+pub fn create(config: Config) -> Result<usize, Error> {
+    prepare()?;
+    let backend = match config.memory {
+        MemoryKind::Host => order::host_backend()?,
+        MemoryKind::Device | MemoryKind::Pinned => {
+            return Err(Error::DriverUnavailable(
+                "this version of weir has no GPU driver support; ask for WEIR_MEMORY_HOST, or for device -1 \
+                 (WEIR_DEVICE_HOST)"
+                    .into(),
+            ));
+        }
+    };
+    let pool = Arc::new(Pool::new(config, backend)?);
+    POOLS.insert(pool.clone()).ok_or_else(|| {
+        pool.end();
+        Error::NotSupported(format!(
+            "{} pools are live, and there can be no more; destroy some",
+            registry::SLOTS
+        ))
+    })
+}
+
+/// Ends a pool whatever its references.
+pub fn destroy(handle: usize) -> Result<(), Error> {
+    let pool = POOLS.remove(handle, Ending::Destroyed)?;
+    end(handle, &pool)
+}
+
+/// One reference less; the last one ends the pool.
+pub fn release(handle: usize) -> Result<(), Error> {
+    match POOLS.release(handle)? {
+        Some(pool) => end(handle, &pool),
+        None => Ok(()),
+    }
+}
+
+fn end(handle: usize, pool: &Pool) -> Result<(), Error> {
+    registry::forget_last();
+    match report(handle, pool, &pool.end()) {
+        Some(report) => Err(Error::LiveBlocks(report)),
+        None => Ok(()),
+    }
+}
+
+/// Ends every pool, host stream and host event of the process. The next use starts anew.
+pub fn finalize() -> Result<(), Error> {
+    if forked() {
+        return Ok(());
+    }
+    let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    registry::forget_last();
+    defaults::forget_current();
+    let mut reports: Vec<String> = Vec::new();
+    for handle in POOLS.handles() {
+        // Somebody else may have destroyed it just now.
+        if let Ok(pool) = POOLS.remove(handle, Ending::Finalized) {
+            reports.extend(report(handle, &pool, &pool.end()));
+        }
+    }
+    drop(ending);
+    order::shutdown();
+    if reports.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::LiveBlocks(reports.join("; ")))
+    }
+}
+
+/// What was live in a pool that has ended, for people; None if nothing was.
+fn report(handle: usize, pool: &Pool, leaked: &Leaked) -> Option<String> {
+    if leaked.blocks == 0 {
+        return None;
+    }
+    let mut text = format!(
+        "pool \"{}\" ({handle:#x}) ended with {} still live, {} ({} B) in all; largest:",
+        pool.config().name,
+        match leaked.blocks {
+            1 => "1 block".to_string(),
+            blocks => format!("{blocks} blocks"),
+        },
+        Human(leaked.bytes),
+        leaked.bytes
+    );
+    for (n, (at, bytes)) in leaked.largest.iter().enumerate() {
+        let _ = write!(text, "{} {bytes} B at {at}", if n == 0 { "" } else { "," });
+    }
+    text.push_str("; its memory has been given back, so free blocks before the pool");
+    Some(text)
+}
+
+/// A pointer that no pool knows, or that lies in the memory of another one?
+pub fn find_owner(error: Error) -> Error {
+    match error {
+        Error::UnknownPointer(at) => match POOLS.pools().find(|pool| pool.contains(at)) {
+            Some(owner) => Error::WrongPool {
+                at,
+                owner: owner.config().name.clone(),
+            },
+            None => error,
+        },
+        error => error,
+    }
+}
