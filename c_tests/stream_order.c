@@ -1,0 +1,346 @@
+/* Stream order, on host streams that really run behind: what each case could break is seen in the contents
+ * of the blocks, because the queued work writes them and checks them much later than the calls were made.
+ *
+ * In every case the pool may hold one block's worth of pages only where it says "limit", so a request
+ * succeeds by reusing the freed block or not at all. */
+#include "streams.h"
+
+enum { EVENTS = 1, OPPORTUNISTIC = 2, INTERNAL = 4 };
+static const size_t size = 4 * MiB;
+
+static weir_pool *pool_with(uint64_t max_bytes, int policies) {
+    weir_pool_options o = check_host_options(max_bytes);
+    o.reuse_follow_event_dependencies = !!(policies & EVENTS);
+    o.reuse_allow_opportunistic = !!(policies & OPPORTUNISTIC);
+    o.reuse_allow_internal_dependencies = !!(policies & INTERNAL);
+    weir_pool *pool;
+    CHECK_OK(weir_pool_create(&o, &pool));
+    return pool;
+}
+
+/* A block on S that queued work writes and checks behind a closed gate, freed on S. */
+typedef struct {
+    weir_pool *pool;
+    weir_stream s, t;
+    gate gate;
+    void *block;
+    job write, check;
+} scene;
+
+static void scene_start(scene *c, uint64_t max_bytes, int policies) {
+    memset(c, 0, sizeof *c);
+    c->pool = pool_with(max_bytes, policies);
+    CHECK_OK(weir_host_stream_create(&c->s));
+    CHECK_OK(weir_host_stream_create(&c->t));
+    CHECK_OK(weir_pool_alloc(c->pool, size, c->s, &c->block));
+    c->write = job_over(c->block, size, 1);
+    c->check = job_over(c->block, size, 1);
+    c->check.ms = 20;
+    ENQUEUE(c->s, gate_wait, &c->gate);
+    ENQUEUE(c->s, job_write, &c->write);
+    ENQUEUE(c->s, job_check, &c->check);
+    CHECK_OK(weir_pool_free(c->pool, c->block, c->s));
+}
+
+static void scene_end(scene *c) {
+    atomic_store(&c->gate.open, 1);
+    CHECK_OK(weir_host_stream_synchronize(c->s));
+    CHECK_OK(weir_host_stream_synchronize(c->t));
+    CHECK_GOOD(c->check);
+    CHECK_STATS(c->pool);
+    CHECK_OK(weir_host_stream_destroy(c->s));
+    CHECK_OK(weir_host_stream_destroy(c->t));
+    CHECK_OK(weir_pool_destroy(c->pool));
+}
+
+/* Writes another pattern to `block` from work on `stream`, and checks it. */
+static void use_on(weir_stream stream, void *block, job *write, job *check) {
+    *write = job_over(block, size, 1000);
+    *check = job_over(block, size, 1000);
+    ENQUEUE(stream, job_write, write);
+    ENQUEUE(stream, job_check, check);
+}
+
+static void same_stream_at_once(void) {
+    scene c;
+    job write, check;
+    void *q;
+    scene_start(&c, size, 0);
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.s, &q)); /* the gate is closed: this cannot have waited */
+    CHECK(!atomic_load(&c.gate.open));
+    use_on(c.s, q, &write, &check);
+    CHECK_OK(weir_pool_free(c.pool, q, c.s));
+    scene_end(&c);
+    CHECK_GOOD(check);
+}
+
+static void other_stream_gets_other_memory(void) {
+    scene c;
+    job write, check;
+    void *q;
+    scene_start(&c, 0, EVENTS | OPPORTUNISTIC);
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.t, &q));
+    use_on(c.t, q, &write, &check);
+    CHECK_OK(weir_host_stream_synchronize(c.t)); /* T ran while S stood still: nothing ordered them */
+    CHECK_GOOD(check);
+    CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    scene_end(&c);
+}
+
+static void event_hook_orders(void) {
+    scene c;
+    job write, check;
+    void *q;
+    weir_event e;
+    scene_start(&c, size, EVENTS);
+    CHECK_OK(weir_host_event_create(&e));
+    CHECK_OK(weir_event_record(e, c.s));
+    CHECK_STATUS(WEIR_ERROR_NOT_READY, weir_host_event_query(e));
+    CHECK_OK(weir_stream_wait_event(c.t, e));
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.t, &q));
+    CHECK(!atomic_load(&c.gate.open));
+    use_on(c.t, q, &write, &check);
+    pause_ms(20);
+    CHECK(!atomic_load(&write.done)); /* T really waits */
+    CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    scene_end(&c);
+    CHECK_GOOD(check);
+    CHECK_OK(weir_host_event_query(e));
+    CHECK_OK(weir_host_event_destroy(e));
+}
+
+/* An event recorded before the free says nothing about it. */
+static void event_before_the_free_does_not_order(void) {
+    weir_stream s, t;
+    weir_event e;
+    gate g = {0};
+    void *p, *q;
+    weir_pool *pool = pool_with(0, EVENTS);
+    CHECK_OK(weir_host_stream_create(&s));
+    CHECK_OK(weir_host_stream_create(&t));
+    CHECK_OK(weir_host_event_create(&e));
+    CHECK_OK(weir_event_record(e, s));
+    CHECK_OK(weir_pool_alloc(pool, size, s, &p));
+    job write = job_over(p, size, 1), check = job_over(p, size, 1), write2, check2;
+    ENQUEUE(s, gate_wait, &g);
+    ENQUEUE(s, job_write, &write);
+    check.ms = 20;
+    ENQUEUE(s, job_check, &check);
+    CHECK_OK(weir_pool_free(pool, p, s));
+    CHECK_OK(weir_stream_wait_event(t, e));
+    CHECK_OK(weir_pool_alloc(pool, size, t, &q));
+    use_on(t, q, &write2, &check2);
+    CHECK_OK(weir_host_stream_synchronize(t));
+    CHECK_GOOD(check2);
+    atomic_store(&g.open, 1);
+    CHECK_OK(weir_host_stream_synchronize(s));
+    CHECK_GOOD(check);
+    CHECK_OK(weir_pool_free(pool, q, t));
+    CHECK_OK(weir_host_event_destroy(e));
+    CHECK_OK(weir_host_stream_destroy(s));
+    CHECK_OK(weir_host_stream_destroy(t));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void completed_work_is_seen(void) {
+    scene c;
+    job write, check;
+    void *q;
+    scene_start(&c, size, OPPORTUNISTIC);
+    atomic_store(&c.gate.open, 1);
+    while (!atomic_load(&c.check.done)) {
+        pause_ms(1);
+    }
+    pause_ms(50); /* the worker has left the function, too */
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.t, &q));
+    use_on(c.t, q, &write, &check);
+    CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    scene_end(&c);
+    CHECK_GOOD(check);
+}
+
+static void pool_makes_the_stream_wait(void) {
+    scene c;
+    job write, check;
+    void *q;
+    scene_start(&c, size, INTERNAL);
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.t, &q)); /* returns while the gate is closed */
+    use_on(c.t, q, &write, &check);
+    pause_ms(20);
+    CHECK(!atomic_load(&write.done));
+    CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    scene_end(&c);
+    CHECK_GOOD(check);
+}
+
+enum { STREAM, EVENT, DEVICE, HOST_STREAM };
+
+static void synchronise_orders(int how) {
+    scene c;
+    opener o;
+    job write, check;
+    weir_event e;
+    void *q;
+    scene_start(&c, size, 0);
+    CHECK_OK(weir_host_event_create(&e));
+    CHECK_OK(weir_event_record(e, c.s));
+    opener_start(&o, &c.gate, 20);
+    switch (how) {
+    case STREAM: CHECK_OK(weir_stream_synchronize(c.s)); break;
+    case EVENT: CHECK_OK(weir_event_synchronize(e)); break;
+    case DEVICE: CHECK_OK(weir_device_synchronize()); break;
+    default: CHECK_OK(weir_host_stream_synchronize(c.s)); break;
+    }
+    CHECK_GOOD(c.check);
+    CHECK_OK(weir_pool_alloc(c.pool, size, c.t, &q));
+    use_on(c.t, q, &write, &check);
+    CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    opener_join(&o);
+    scene_end(&c);
+    CHECK_GOOD(check);
+    CHECK_OK(weir_host_event_destroy(e));
+}
+
+/* No policy, no room: the request either fails or has waited, but never shares. */
+static void nothing_orders(void) {
+    scene c;
+    opener o;
+    void *q = NULL;
+    scene_start(&c, size, 0);
+    opener_start(&o, &c.gate, 50);
+    int status = weir_pool_alloc(c.pool, size, c.t, &q);
+    if (status == WEIR_OK) {
+        CHECK_GOOD(c.check);
+        CHECK_OK(weir_pool_free(c.pool, q, c.t));
+    } else {
+        CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, status);
+    }
+    opener_join(&o);
+    scene_end(&c);
+}
+
+static void recorded_stream_delays_reuse(void) {
+    weir_stream s, t;
+    gate g = {0};
+    void *p, *q;
+    weir_pool *pool = pool_with(0, EVENTS | OPPORTUNISTIC);
+    CHECK_OK(weir_host_stream_create(&s));
+    CHECK_OK(weir_host_stream_create(&t));
+    CHECK_OK(weir_pool_alloc(pool, size, s, &p));
+    job write = job_over(p, size, 1), check = job_over(p, size, 1), write2, check2;
+    ENQUEUE(s, job_write, &write);
+    CHECK_OK(weir_host_stream_synchronize(s));
+    ENQUEUE(t, gate_wait, &g);
+    ENQUEUE(t, job_check, &check);
+    CHECK_OK(weir_pool_record_stream(pool, p, t));
+    CHECK_OK(weir_pool_free(pool, p, s));
+    CHECK_OK(weir_pool_alloc(pool, size, s, &q)); /* S's own free, but T still reads it */
+    use_on(s, q, &write2, &check2);
+    CHECK_OK(weir_host_stream_synchronize(s));
+    CHECK_GOOD(check2);
+    atomic_store(&g.open, 1);
+    CHECK_OK(weir_host_stream_synchronize(t));
+    CHECK_GOOD(check);
+    CHECK_OK(weir_pool_free(pool, q, s));
+    CHECK_OK(weir_host_stream_destroy(s));
+    CHECK_OK(weir_host_stream_destroy(t));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+/* A block all use of which is over is for any stream at once, whatever else stands still. */
+static void free_synced_is_for_everyone(void) {
+    weir_stream s, t;
+    gate g = {0};
+    void *p, *q;
+    weir_pool *pool = pool_with(size, 0);
+    CHECK_OK(weir_host_stream_create(&s));
+    CHECK_OK(weir_host_stream_create(&t));
+    CHECK_OK(weir_pool_alloc(pool, size, s, &p));
+    ENQUEUE(s, gate_wait, &g);
+    CHECK_OK(weir_pool_free_synced(pool, p));
+    CHECK_OK(weir_pool_alloc(pool, size, t, &q));
+    CHECK_OK(weir_pool_free_synced(pool, q));
+    atomic_store(&g.open, 1);
+    CHECK_OK(weir_host_stream_destroy(s));
+    CHECK_OK(weir_host_stream_destroy(t));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+/* A few thousand blocks on four streams under a tight limit, every one written and checked by work that
+ * runs late. */
+static void storm(void) {
+    enum { STREAMS = 4, LIVE = 24 };
+    const int steps = check_under("valgrind") ? 400 : 4000;
+    weir_pool *pool = pool_with(24 * MiB, EVENTS | OPPORTUNISTIC | INTERNAL);
+    weir_stream streams[STREAMS];
+    struct {
+        void *p;
+        size_t bytes;
+        int stream;
+        uint64_t seed;
+    } live[LIVE];
+    job *jobs = (job *)calloc((size_t)steps * 2, sizeof *jobs);
+    int n_jobs = 0;
+    uint64_t random = 88172645463325252u;
+    memset(live, 0, sizeof live);
+    for (int i = 0; i < STREAMS; i++) {
+        CHECK_OK(weir_host_stream_create(&streams[i]));
+    }
+    for (int step = 0; step < steps; step++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        int k = (int)(random % LIVE);
+        if (live[k].p != NULL) {
+            job *j = &jobs[n_jobs++];
+            *j = job_over(live[k].p, live[k].bytes, live[k].seed);
+            ENQUEUE(streams[live[k].stream], job_check, j);
+            CHECK_OK(weir_pool_free(pool, live[k].p, streams[live[k].stream]));
+            live[k].p = NULL;
+        }
+        size_t bytes = (random >> 8) % 8 == 0 ? (random >> 16) % (2 * MiB) + 8 : (random >> 16) % (64 * KiB) + 8;
+        live[k].stream = (int)((random >> 48) % STREAMS);
+        live[k].bytes = bytes;
+        live[k].seed = random;
+        CHECK_OK(weir_pool_alloc(pool, bytes, streams[live[k].stream], &live[k].p));
+        job *j = &jobs[n_jobs++];
+        *j = job_over(live[k].p, bytes, random);
+        j->ms = (random >> 56) % 64 == 0;
+        ENQUEUE(streams[live[k].stream], job_write, j);
+        if (step % 256 == 0) {
+            CHECK(CHECK_STATS(pool).reserved_bytes <= 24 * MiB);
+        }
+    }
+    for (int k = 0; k < LIVE; k++) {
+        if (live[k].p != NULL) {
+            CHECK_OK(weir_pool_free(pool, live[k].p, streams[live[k].stream]));
+        }
+    }
+    CHECK_OK(weir_device_synchronize());
+    for (int i = 0; i < n_jobs; i++) {
+        CHECK_GOOD(jobs[i]);
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        CHECK_OK(weir_host_stream_destroy(streams[i]));
+    }
+    CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
+    CHECK_OK(weir_pool_destroy(pool));
+    free(jobs);
+}
+
+int main(void) {
+    same_stream_at_once();
+    other_stream_gets_other_memory();
+    event_hook_orders();
+    event_before_the_free_does_not_order();
+    completed_work_is_seen();
+    pool_makes_the_stream_wait();
+    synchronise_orders(STREAM);
+    synchronise_orders(EVENT);
+    synchronise_orders(DEVICE);
+    synchronise_orders(HOST_STREAM);
+    nothing_orders();
+    recorded_stream_delays_reuse();
+    free_synced_is_for_everyone();
+    storm();
+    CHECK_OK(weir_finalize());
+    return check_end();
+}
