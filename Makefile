@@ -1,0 +1,74 @@
+# make                     build into build/
+# make install PREFIX=dir  install (DESTDIR is honoured)
+# make demo                install into ./prefix, build examples/replay against it, replay the recorded traces
+# make test                everything that needs no GPU
+# make lint | fmt | header | clean
+#
+# CMakeLists.txt is what builds and installs; the targets here only drive it.
+
+PREFIX ?= /usr/local
+BUILD ?= build
+JOBS ?= 2
+REPLAY_FLAGS ?=
+
+build_dir := $(abspath $(BUILD))
+demo_prefix := $(CURDIR)/prefix
+test_prefix := $(build_dir)/test-prefix
+traces := $(sort $(wildcard traces/*.trace.gz))
+
+.PHONY: all build install demo test setup lint fmt header clean test-rust test-package test-c
+
+all: build
+
+build:
+	cmake -S . -B $(build_dir)
+	cmake --build $(build_dir)
+
+install: build
+	cmake --install $(build_dir) --prefix "$(abspath $(PREFIX))"
+
+demo:
+	$(MAKE) install PREFIX="$(demo_prefix)" DESTDIR=
+	cmake -S examples/replay -B $(build_dir)/replay -DCMAKE_PREFIX_PATH="$(demo_prefix)"
+	cmake --build $(build_dir)/replay
+	$(build_dir)/replay/replay $(REPLAY_FLAGS) $(traces)
+
+test:
+	scripts/setup.sh
+	$(MAKE) lint
+	$(MAKE) test-rust
+	$(MAKE) test-package
+	$(MAKE) test-c
+	$(MAKE) demo
+	ctest --test-dir $(build_dir)/replay --output-on-failure
+
+setup:
+	scripts/setup.sh
+
+lint:
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+fmt:
+	cargo fmt
+
+# include/weir.h is made from src/ffi; a test compares the two.
+header:
+	WEIR_UPDATE_HEADER=1 cargo test --locked --test header
+
+test-rust:
+	cargo test --locked
+
+test-package:
+	$(MAKE) build
+	scripts/test-package.sh $(build_dir)
+
+test-c:
+	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
+	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)"
+	cmake --build $(build_dir)/c_tests --parallel $(JOBS)
+	ctest --test-dir $(build_dir)/c_tests --parallel $(JOBS) --output-on-failure
+
+clean:
+	cargo clean
+	rm -rf "$(build_dir)" "$(demo_prefix)"

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what a bare Debian with Rust lacks for building and testing weir. Does nothing if all is there.
+set -euo pipefail
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+command -v cargo >/dev/null || die "cargo is missing; install Rust (https://rustup.rs) first"
+cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
+cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"
+
+missing=()
+need_command() { command -v "$1" >/dev/null || missing+=("$2"); }
+need_file() { compgen -G "$1" >/dev/null || missing+=("$2"); }
+
+need_command cmake cmake
+need_command pkg-config pkg-config
+need_command gcc gcc
+need_command g++ g++
+need_command make make
+need_command nm binutils
+need_command valgrind valgrind
+need_file '/usr/include/zlib.h' zlib1g-dev
+need_file '/usr/include/trilinos/Kokkos_Core.hpp' libtrilinos-kokkos-dev
+need_file '/usr/lib/debug/.build-id/*' libc6-dbg
+
+if [ ${#missing[@]} -eq 0 ]; then
+    say "nothing to install"
+    exit 0
+fi
+
+command -v apt-get >/dev/null || die "missing: ${missing[*]} (Debian's names), and there is no apt-get to install them"
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=()
+elif command -v sudo >/dev/null; then
+    as_root=(sudo -n)
+else
+    die "missing: ${missing[*]}; run as root: apt-get install ${missing[*]}"
+fi
+
+say "installing ${missing[*]}"
+"${as_root[@]}" apt-get update -q </dev/null || die "apt-get update failed"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" </dev/null \
+    || die "could not install ${missing[*]}"
