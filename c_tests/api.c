@@ -162,19 +162,19 @@ static void access_of_other_devices(void) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
-/* An older caller's smaller struct is filled as far as it goes. */
-static void smaller_structs(void) {
+/* A struct of a size that this library does not know is left alone. */
+static void unknown_struct_sizes(void) {
     weir_pool *pool = check_host_pool(0);
-    struct {
-        weir_pool_stats stats;
-    } s;
-    memset(&s, 0xab, sizeof s);
-    s.stats.struct_size = offsetof(weir_pool_stats, cached_bytes);
-    CHECK_OK(weir_pool_get_stats(pool, &s.stats));
-    CHECK_EQUAL(s.stats.used_bytes, 0);
-    unsigned char untouched[sizeof s - offsetof(weir_pool_stats, cached_bytes)];
-    memset(untouched, 0xab, sizeof untouched);
-    CHECK(memcmp(&s.stats.cached_bytes, untouched, sizeof untouched) == 0);
+    static const size_t sizes[] = {0, 8, sizeof(weir_pool_stats) - 8, SIZE_MAX};
+    for (int i = 0; i < 4; i++) {
+        weir_pool_stats s, untouched;
+        memset(&s, 0xab, sizeof s);
+        s.struct_size = sizes[i];
+        untouched = s;
+        CHECK_STATUS(WEIR_ERROR_STRUCT_SIZE, weir_pool_get_stats(pool, &s));
+        CHECK_SAYS_NUMBER(sizes[i]);
+        CHECK(memcmp(&s, &untouched, sizeof s) == 0);
+    }
     CHECK_OK(weir_pool_destroy(pool));
 }
 
@@ -185,6 +185,6 @@ int main(void) {
     ownership();
     sizes_and_alignments();
     access_of_other_devices();
-    smaller_structs();
+    unknown_struct_sizes();
     return check_end();
 }

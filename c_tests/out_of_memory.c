@@ -19,8 +19,10 @@ static void limit_holds(void) {
     s = CHECK_STATS(pool);
     CHECK(s.reserved_bytes <= limit && s.reserved_bytes_peak <= limit);
     CHECK_SAYS_NUMBER(16 * MiB);
-    CHECK_SAYS_NUMBER(limit);
-    CHECK_SAYS_NUMBER(s.used_bytes);
+    CHECK_SAYS("used 56.00 MiB");
+    CHECK_SAYS("reserved 56.00 MiB");
+    CHECK_SAYS("limit 64.00 MiB");
+    CHECK_SAYS("largest free 0 B");
     CHECK_EQUAL(s.failures, 1);
 
     /* The next smaller one fits. */
