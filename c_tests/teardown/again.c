@@ -54,10 +54,10 @@ static void one_round(int finalize) {
     CHECK_OK(weir_pool_free_batch(pool, small, 100, s));
     CHECK_OK(weir_pool_free_batch(pool, large, 3, s));
     CHECK_OK(weir_pool_free(shared, p, s));
-    CHECK_OK(weir_host_stream_destroy(s));
     if (finalize) {
-        CHECK_OK(weir_finalize()); /* both pools */
+        CHECK_OK(weir_finalize()); /* both pools and the stream */
     } else {
+        CHECK_OK(weir_host_stream_destroy(s));
         CHECK_OK(weir_pool_destroy(pool));
         CHECK_OK(weir_pool_squeeze(shared, NULL));
     }

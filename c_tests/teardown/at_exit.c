@@ -29,5 +29,5 @@ int main(int argc, char **argv) {
     if (!before) {
         CHECK_EQUAL(atexit(finalize), 0);
     }
-    return check_end(); /* both pools are weir_finalize's to end; the stream's thread ends at exit, too */
+    return check_end(); /* the stream and both pools are weir_finalize's to end */
 }
