@@ -4,6 +4,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::size::round_down;
+use super::space::Space;
 use std::collections::HashMap;
 
 impl Heap {
@@ -22,14 +23,23 @@ impl Heap {
         let mut blocks = 0;
         for range in &self.space.ranges {
             let mut id = range.first;
+            let (mut backed, mut counted) = (0, u64::MAX);
             while id != NIL {
                 let node = &self.space.nodes[id];
-                let mut at = node.start;
+                let mut at = if node.kind == Kind::Void {
+                    node.end()
+                } else {
+                    node.start
+                };
                 while at < node.end() {
+                    // nodes may share a slot
+                    if round_down(at, slot) != counted {
+                        counted = round_down(at, slot);
+                        backed += 1;
+                    }
                     let mapping = self.space.mapping_at(at);
                     let active = mapping != NIL && self.pages.is_active(mapping);
                     match node.kind {
-                        Kind::Void => assert_eq!(mapping, NIL, "void is unmapped: {node:?}"),
                         Kind::Hole => assert!(mapping != NIL && !active, "a hole is dormant: {node:?}"),
                         _ => assert!(active, "backed by active mappings: {node:?}"),
                     }
@@ -67,6 +77,13 @@ impl Heap {
                 }
                 id = node.next;
             }
+            // all the others are backed, as was just seen
+            assert_eq!(
+                Space::mapped_slots(range),
+                backed,
+                "voids of the range at {:#x} are unmapped",
+                range.base
+            );
         }
         let stats = &self.stats;
         assert_eq!(
