@@ -123,7 +123,17 @@ impl Heap {
         if round_up(start, align) + len <= self.space.nodes[found].end() {
             return Some(found);
         }
+        // no extent may be as long as that, and yet one begin at the right place
         self.fit_len(len + align - GRAIN, stream)
+            .or_else(|| self.fit_aligned(len, align, stream))
+    }
+
+    /// Any extent free for `stream` that holds `len` bytes aligned to `align`.
+    fn fit_aligned(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
+        let nodes = &self.space.nodes;
+        let fits = |&id: &NodeId| round_up(nodes[id].start, align) + len <= nodes[id].end();
+        let find = |arena: u32| self.arena(arena).bins.ascending(nodes, len).find(fits);
+        find(stream).or_else(|| find(COMMON))
     }
 
     fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
