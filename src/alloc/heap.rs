@@ -176,10 +176,22 @@ impl Heap {
             }
         }
         match block {
-            Block::Large(id) => self.put_free(id, if complete { COMMON } else { stream }),
+            Block::Large(id) if complete || stream == COMMON => self.put_free(id, self.owner_before(id)),
+            Block::Large(id) => self.put_free(id, stream),
             Block::Small(slab, index) => self.free_small(slab, index, stream, complete),
         }
         bytes
+    }
+
+    /// Whose a block's memory is once the block's own use is over: it may have been cut from an extent whose
+    /// stream still has work of an earlier block queued.
+    fn owner_before(&self, id: NodeId) -> u32 {
+        let node = &self.space.nodes[id];
+        if self.is_complete(node.owner, node.seq) {
+            COMMON
+        } else {
+            node.owner
+        }
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
