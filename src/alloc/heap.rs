@@ -301,13 +301,13 @@ impl Heap {
         } else {
             self.arena_mut(owner).tick(len)
         };
-        let next = self.space.nodes[id].next;
-        if self.joins(next, owner) {
-            self.pull_free(next);
+        // behind a neighbour that was everybody's may lie another extent of the owner's
+        while self.joins(self.space.nodes[id].next, owner) {
+            self.pull_free(self.space.nodes[id].next);
             self.space.merge(id);
         }
-        let prev = self.space.nodes[id].prev;
-        if self.joins(prev, owner) {
+        while self.joins(self.space.nodes[id].prev, owner) {
+            let prev = self.space.nodes[id].prev;
             self.pull_free(prev);
             self.space.merge(prev);
             id = prev;
