@@ -229,21 +229,19 @@ impl Pool {
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
         };
+        // before there is a plan, which may count on any dormant mapping
+        let most = heap.pages.mapped + len / self.backend.granularity() + 4;
+        if most > self.backend.mapping_limit() {
+            drop(heap);
+            self.evict((most - self.backend.mapping_limit()) as usize + EVICT)?;
+            heap = self.heap.lock();
+        }
         let index_now = index(&mut heap, stream);
         let Some(plan) = heap.plan(len, align, index_now, sources) else {
             return Ok(false);
         };
-        let maps = plan.alias.len() + plan.create.len();
-        let over = (heap.pages.mapped + maps as u64).saturating_sub(self.backend.mapping_limit());
         drop(heap);
-        let mut outcome = if over > 0 {
-            self.evict(over as usize + EVICT)
-        } else {
-            Ok(())
-        };
-        if outcome.is_ok() {
-            outcome = self.carry_out(&plan);
-        }
+        let outcome = self.carry_out(&plan);
         let mut heap = self.heap.lock();
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
