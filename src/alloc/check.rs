@@ -5,6 +5,7 @@ use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::Mapping;
 use super::size::round_down;
+use super::space::Space;
 use std::collections::HashMap;
 
 impl Heap {
@@ -24,10 +25,20 @@ impl Heap {
         let (mut homes, mut parts) = (HashMap::new(), HashMap::new());
         for range in &self.space.ranges {
             let mut id = range.first;
+            let (mut backed, mut counted) = (0, u64::MAX);
             while id != NIL {
                 let node = &self.space.nodes[id];
-                let mut at = node.start;
+                let mut at = if node.kind == Kind::Void {
+                    node.end()
+                } else {
+                    node.start
+                };
                 while at < node.end() {
+                    // nodes may share a slot
+                    if round_down(at, slot) != counted {
+                        counted = round_down(at, slot);
+                        backed += 1;
+                    }
                     let mapping = self.space.mapping_at(at);
                     let to = (round_down(at, slot) + slot).min(node.end());
                     assert_eq!(
@@ -77,6 +88,13 @@ impl Heap {
                 }
                 id = node.next;
             }
+            // all the others are backed, as was just seen
+            assert_eq!(
+                Space::mapped_slots(range),
+                backed,
+                "voids of the range at {:#x} are unmapped",
+                range.base
+            );
         }
         let stats = &self.stats;
         assert_eq!(

@@ -122,7 +122,17 @@ impl Heap {
         if round_up(start, align) + len <= self.space.nodes[found].end() {
             return Some(found);
         }
+        // no extent may be as long as that, and yet one begin at the right place
         self.fit_len(len + align - GRAIN, stream)
+            .or_else(|| self.fit_aligned(len, align, stream))
+    }
+
+    /// Any extent free for `stream` that holds `len` bytes aligned to `align`.
+    fn fit_aligned(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
+        let nodes = &self.space.nodes;
+        let fits = |&id: &NodeId| round_up(nodes[id].start, align) + len <= nodes[id].end();
+        let find = |arena: u32| self.arena(arena).bins.ascending(nodes, len).find(fits);
+        find(stream).or_else(|| find(COMMON))
     }
 
     fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
@@ -165,10 +175,22 @@ impl Heap {
             }
         }
         match block {
-            Block::Large(id) => self.put_free(id, if complete { COMMON } else { stream }),
+            Block::Large(id) if complete || stream == COMMON => self.put_free(id, self.owner_before(id)),
+            Block::Large(id) => self.put_free(id, stream),
             Block::Small(slab, index) => self.free_small(slab, index, stream, complete),
         }
         bytes
+    }
+
+    /// Whose a block's memory is once the block's own use is over: it may have been cut from an extent whose
+    /// stream still has work of an earlier block queued.
+    fn owner_before(&self, id: NodeId) -> u32 {
+        let node = &self.space.nodes[id];
+        if self.is_complete(node.owner, node.seq) {
+            COMMON
+        } else {
+            node.owner
+        }
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
@@ -278,13 +300,13 @@ impl Heap {
         } else {
             self.arena_mut(owner).tick(len)
         };
-        let next = self.space.nodes[id].next;
-        if self.joins(next, owner) {
-            self.pull_free(next);
+        // behind a neighbour that was everybody's may lie another extent of the owner's
+        while self.joins(self.space.nodes[id].next, owner) {
+            self.pull_free(self.space.nodes[id].next);
             self.space.merge(id);
         }
-        let prev = self.space.nodes[id].prev;
-        if self.joins(prev, owner) {
+        while self.joins(self.space.nodes[id].prev, owner) {
+            let prev = self.space.nodes[id].prev;
             self.pull_free(prev);
             self.space.merge(prev);
             id = prev;

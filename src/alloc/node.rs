@@ -39,9 +39,10 @@ pub struct Node {
     pub len: u64,
     /// What it is.
     pub kind: Kind,
-    /// For `Free`: the stream (arena) it was freed on, or `COMMON`.
+    /// For `Free`: the stream (arena) it was freed on, or `COMMON`. For `Live`: that of the extent it was cut
+    /// from, whose work may still use the memory if the block's user has not begun.
     pub owner: u32,
-    /// For `Free` with an owner: its use is over once that stream has passed this number.
+    /// For `Free` and `Live` with an owner: its use is over once that stream has passed this number.
     pub seq: u64,
     /// For `Slab`: index of the slab.
     pub slab: u32,

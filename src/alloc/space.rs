@@ -128,6 +128,11 @@ impl Space {
         range.slots[((at - range.base) / self.slot) as usize]
     }
 
+    /// Slots of a range that some mapping backs.
+    pub(super) fn mapped_slots(range: &Range) -> u64 {
+        range.slots.iter().filter(|&&mapping| mapping != NIL).count() as u64
+    }
+
     /// Sets the mapping of the slots of `[at, at + bytes)`.
     pub fn set_mapping(&mut self, at: u64, bytes: u64, mapping: u32) {
         let index = self.range_of(at).expect("an address of the pool");

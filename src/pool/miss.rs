@@ -286,6 +286,7 @@ impl Pool {
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
         };
+        // before there is a plan, which may count on any dormant mapping
         let most = heap.pages.mapped + len / self.backend.granularity() + 4;
         if most > self.backend.mapping_limit() {
             drop(heap);
