@@ -38,7 +38,7 @@ pub struct weir_pool_options {
     /// Must be 0 in this version.
     pub ipc_handle_types: u32,
     /// A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
-    /// times the peak in use. Default: 0.01.
+    /// times the peak in use. Default: 0.025.
     pub slack: f64,
     /// Asked before a request fails; may be NULL. Default: NULL.
     pub on_oom: weir_oom_callback,
@@ -135,7 +135,7 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
     }
     if !(given.slack >= 0.0 && given.slack.is_finite()) {
         return Err(Error::InvalidArgument(format!(
-            "slack is {}, which is no fraction of at least 0; 0.01 is the default",
+            "slack is {}, which is no fraction of at least 0; 0.025 is the default",
             given.slack
         )));
     }

@@ -73,7 +73,7 @@ impl Variable {
         let number: Option<f64> = self.text.trim().parse().ok();
         number
             .filter(|number| number.is_finite() && *number >= 0.0)
-            .ok_or_else(|| self.malformed("a fraction of at least 0 such as 0.01"))
+            .ok_or_else(|| self.malformed("a fraction of at least 0 such as 0.025"))
     }
 
     fn switch(&self) -> Result<bool, Error> {
@@ -100,7 +100,7 @@ mod tests {
             (config.max_bytes, config.release_threshold, config.initial_bytes),
             (0, u64::MAX, 0)
         );
-        assert_eq!(config.slack, 0.01);
+        assert_eq!(config.slack, Config::default().slack);
         assert_eq!(config.reuse, Config::default().reuse);
     }
 
