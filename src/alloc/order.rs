@@ -205,6 +205,15 @@ impl Heap {
         arena.event_due(self.ids.len() > 1).then_some(arena.seq)
     }
 
+    /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been
+    /// forgotten, and may even be back under another index, with numbers of its own.
+    pub fn add_event(&mut self, stream: u32, event: Event, covers: u64, dropped: &mut Vec<Event>) {
+        match self.arenas[stream as usize].as_mut() {
+            Some(arena) => arena.add_event(event, covers, dropped),
+            None => dropped.push(event),
+        }
+    }
+
     /// How far a stream has come, and what it waits for.
     pub fn clock(&self, stream: u32) -> Clock {
         let arena = self.arena(stream);
