@@ -116,9 +116,10 @@ impl Arena {
             .map_or(self.completed, |event| event.1.max(self.completed))
     }
 
-    /// Adds an event that was recorded after `covers` was read; gives back events no longer needed.
-    pub fn add_event(&mut self, event: Event, covers: u64, dropped: &mut Vec<Event>) {
-        if event == Event::COMPLETE {
+    /// Adds an event that was recorded after `covers` was read; gives back events no longer needed. One that
+    /// was complete from the start counts at once if `eager`, else when somebody looks.
+    pub fn add_event(&mut self, event: Event, covers: u64, eager: bool, dropped: &mut Vec<Event>) {
+        if event == Event::COMPLETE && eager {
             self.completed = self.completed.max(covers);
         } else if covers <= self.recorded() {
             dropped.push(event); // another thread recorded a later one meanwhile
@@ -209,7 +210,7 @@ impl Heap {
     /// forgotten, and may even be back under another index, with numbers of its own.
     pub fn add_event(&mut self, stream: u32, event: Event, covers: u64, dropped: &mut Vec<Event>) {
         match self.arenas[stream as usize].as_mut() {
-            Some(arena) => arena.add_event(event, covers, dropped),
+            Some(arena) => arena.add_event(event, covers, self.reuse.opportunistic, dropped),
             None => dropped.push(event),
         }
     }
