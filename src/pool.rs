@@ -135,7 +135,7 @@ impl Pool {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             drop(heap);
-            self.record_if(due, stream);
+            self.record_if(due, stream, index);
             return Ok(Addr(at));
         }
         drop(heap);
@@ -248,7 +248,7 @@ impl Pool {
         let due = heap.event_due(index);
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
-        self.record_if(due, stream);
+        self.record_if(due, stream, index);
         if over {
             self.apply_threshold();
         }

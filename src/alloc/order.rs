@@ -116,9 +116,10 @@ impl Arena {
             .map_or(self.completed, |event| event.1.max(self.completed))
     }
 
-    /// Adds an event that was recorded after `covers` was read; gives back events no longer needed.
-    pub fn add_event(&mut self, event: Event, covers: u64, dropped: &mut Vec<Event>) {
-        if event == Event::COMPLETE {
+    /// Adds an event that was recorded after `covers` was read; gives back events no longer needed. One that
+    /// was complete from the start counts at once if `eager`, else when somebody looks.
+    pub fn add_event(&mut self, event: Event, covers: u64, eager: bool, dropped: &mut Vec<Event>) {
+        if event == Event::COMPLETE && eager {
             self.completed = self.completed.max(covers);
         } else if covers <= self.recorded() {
             dropped.push(event); // another thread recorded a later one meanwhile
@@ -203,6 +204,15 @@ impl Heap {
     pub fn event_due(&self, stream: u32) -> Option<u64> {
         let arena = self.arena(stream);
         arena.event_due(self.ids.len() > 1).then_some(arena.seq)
+    }
+
+    /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been
+    /// forgotten, and may even be back under another index, with numbers of its own.
+    pub fn add_event(&mut self, stream: u32, event: Event, covers: u64, dropped: &mut Vec<Event>) {
+        match self.arenas[stream as usize].as_mut() {
+            Some(arena) => arena.add_event(event, covers, self.reuse.opportunistic, dropped),
+            None => dropped.push(event),
+        }
     }
 
     /// How far a stream has come, and what it waits for.

@@ -88,8 +88,8 @@ impl Pool {
 
     /// Records an event that is due, in a call that names the stream. `due` was read under the heap's lock,
     /// so the event covers it.
-    pub(super) fn record_if(&self, due: Option<u64>, stream: Named) {
-        let (Some(covers), Some(id)) = (due, stream.id) else {
+    pub(super) fn record_if(&self, due: Option<u64>, stream: Named, index: u32) {
+        let (Some(covers), Some(_)) = (due, stream.id) else {
             return;
         };
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
@@ -98,10 +98,7 @@ impl Pool {
         };
         let mut stale = Vec::new();
         match self.books() {
-            Ok(mut heap) => match heap.known_stream(id) {
-                Some(index) => heap.arena_mut(index).add_event(event, covers, &mut stale),
-                None => stale.push(event),
-            },
+            Ok(mut heap) => heap.add_event(index, event, covers, &mut stale),
             Err(_) => stale.push(event),
         }
         self.discard(stale);

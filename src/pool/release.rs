@@ -127,9 +127,8 @@ impl Pool {
     fn give_up(&self, heap: Heap) {
         let _ = self.backend.synchronize_all();
         for stream in heap.streams() {
-            for &(event, _) in &heap.arena(stream).events {
-                self.backend.forget(event);
-            }
+            let events = heap.arena(stream).events.iter().map(|event| event.0);
+            self.stale.lock().extend(events);
         }
         self.forget_stale();
         for (_, page) in heap.pages.iter() {
