@@ -315,7 +315,7 @@ typedef struct {
   uint32_t ipc_handle_types;
   /**
    * A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
-   * times the peak in use. Default: 0.01.
+   * times the peak in use. Default: 0.025.
    */
   double slack;
   /**

@@ -111,7 +111,7 @@ impl Pool {
                 Rank::Heap,
                 Heap::new(slot, config.reuse, config.release_threshold),
             ),
-            stale: Ranked::new(Rank::Stale, Vec::new()),
+            stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
             config,
@@ -196,28 +196,30 @@ impl Pool {
     }
 
     /// Frees every block, or none.
-    pub fn free_batch(&self, blocks: &[Addr], stream: StreamHandle) -> Result<(), Error> {
-        if !self.backend.usable() {
-            return blocks
-                .iter()
-                .try_for_each(|&at| self.free_quietly(at).map(|_| ()));
-        }
-        let stream = self.name(stream)?;
+    pub fn free_batch(
+        &self,
+        blocks: impl Iterator<Item = Addr> + Clone,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let usable = self.backend.usable();
+        let stream = if usable {
+            self.name(stream)?
+        } else {
+            Named {
+                handle: stream,
+                id: None,
+            }
+        };
         let mut heap = self.books()?;
-        let mut sorted: Vec<Addr> = blocks.to_vec();
-        sorted.sort_unstable();
-        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::DoubleFree(pair[0]));
-        }
-        for &at in blocks {
-            heap.find_block(at.0)?;
-        }
+        heap.check_batch(blocks.clone().map(|at| at.0))?;
         let index = index(&mut heap, stream);
-        for &at in blocks {
+        for at in blocks {
             let block = heap.find_block(at.0)?;
-            heap.free(block, index, false);
+            heap.free(block, index, !usable);
         }
-        self.after_frees(heap, stream, index);
+        if usable {
+            self.after_frees(heap, stream, index);
+        }
         Ok(())
     }
 

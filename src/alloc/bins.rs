@@ -215,7 +215,7 @@ mod tests {
         let mut last = 0;
         for shift in 9..47 {
             for part in 0..64u64 {
-                let len = (1u64 << shift) + ((part << shift) / 64 & !(GRAIN - 1));
+                let len = (1u64 << shift) + (((part << shift) / 64) & !(GRAIN - 1));
                 let at = index(len);
                 assert!(at >= last && at < LEVELS * SUBS, "{len}");
                 last = at;

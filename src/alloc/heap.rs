@@ -33,8 +33,10 @@ pub struct Heap {
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Streams by identity.
     pub ids: FxHashMap<StreamId, u32>,
+    /// An arena for the next stream.
+    pub spare_arena: Option<Box<Arena>>,
     /// Blocks that further streams use, by address.
-    pub also_used: FxHashMap<u64, Vec<StreamId>>,
+    pub also_used: FxHashMap<u64, Users>,
     /// Freed blocks that further streams may still use.
     pub limbo: VecDeque<Limbo>,
     /// Moments that users' events stand for.
@@ -45,6 +47,14 @@ pub struct Heap {
     pub reuse: Reuse,
     /// Free memory above this is given back.
     pub release_threshold: u64,
+}
+
+/// Streams that use a block beside the one that will free it.
+#[derive(Debug, Default)]
+pub struct Users {
+    streams: Vec<StreamId>,
+    /// Empty, with room for what its free will need.
+    needs: Clock,
 }
 
 /// A freed block and the work that must be complete before anybody may have it.
@@ -74,6 +84,7 @@ impl Heap {
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(StreamId(u64::MAX))))],
             ids: FxHashMap::default(),
+            spare_arena: None,
             also_used: FxHashMap::default(),
             limbo: VecDeque::new(),
             user_events: FxHashMap::default(),
@@ -90,6 +101,7 @@ impl Heap {
             None => self.alloc_large(bytes, align, stream)?,
         };
         self.stats.allocations += 1;
+        self.expect_stream();
         Some(at)
     }
 
@@ -167,12 +179,11 @@ impl Heap {
         let bytes = self.block_bytes(block);
         self.stats.used -= bytes;
         if !self.also_used.is_empty()
-            && let Some(others) = self.also_used.remove(&self.block_start(block))
+            && let Some(users) = self.also_used.remove(&self.block_start(block))
+            && !complete
         {
-            if !complete {
-                self.hold_back(block, bytes, stream, others);
-                return bytes;
-            }
+            self.hold_back(block, bytes, stream, users);
+            return bytes;
         }
         match block {
             Block::Large(id) if complete || stream == COMMON => self.put_free(id, self.owner_before(id)),
@@ -213,6 +224,45 @@ impl Heap {
         }
     }
 
+    /// Finds every block of a batch, or says what is wrong with the first that is not a live block, or comes
+    /// twice. Allocates nothing.
+    pub fn check_batch(&mut self, blocks: impl Iterator<Item = u64> + Clone) -> Result<(), Error> {
+        let mut marked = 0;
+        let mut result = Ok(());
+        for at in blocks.clone() {
+            // a block that is marked is no longer found
+            match self.find_block(at) {
+                Ok(block) => self.mark(block, true),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            marked += 1;
+        }
+        for at in blocks.take(marked) {
+            match self.space.find(at) {
+                Found::Start(id) if self.space.nodes[id].kind == Kind::Limbo => {
+                    self.mark(Block::Large(id), false)
+                }
+                Found::Start(id) | Found::Inside(id) => {
+                    let slab = self.space.nodes[id].slab;
+                    self.mark(Block::Small(slab, self.slabs.index_of(slab, at)), false);
+                }
+                Found::Outside => unreachable!("found before"),
+            }
+        }
+        result
+    }
+
+    fn mark(&mut self, block: Block, marked: bool) {
+        match block {
+            Block::Large(id) => self.space.nodes[id].kind = if marked { Kind::Limbo } else { Kind::Live },
+            Block::Small(slab, index) if marked => self.slabs.set_limbo(slab, index),
+            Block::Small(slab, index) => self.slabs.clear_limbo(slab, index),
+        }
+    }
+
     /// Bytes of a block, as rounded up.
     pub fn block_bytes(&self, block: Block) -> u64 {
         match block {
@@ -231,25 +281,31 @@ impl Heap {
 
     /// The block is used on `stream` too.
     pub fn record_use(&mut self, block: Block, stream: StreamId) {
-        let users = self.also_used.entry(self.block_start(block)).or_default();
-        if !users.contains(&stream) {
-            users.push(stream);
+        let start = self.block_start(block);
+        let users = self.also_used.entry(start).or_default();
+        if !users.streams.contains(&stream) {
+            users.streams.push(stream);
+            users.needs.reserve(users.streams.len() + 1);
         }
+        self.limbo.reserve(self.also_used.len());
     }
 
     /// A block freed while other streams use it waits for all of them. Their events can be recorded only in
     /// calls that name them, so they are asked for.
-    fn hold_back(&mut self, block: Block, bytes: u64, stream: u32, others: Vec<StreamId>) {
-        let mut users: Vec<u32> = others.into_iter().map(|id| self.stream(id)).collect();
-        if !users.contains(&stream) {
-            users.push(stream);
+    fn hold_back(&mut self, block: Block, bytes: u64, stream: u32, users: Users) {
+        let Users { streams, mut needs } = users;
+        let mut need = |heap: &mut Heap, user: u32| {
+            if !needs.iter().any(|need| need.0 == user) {
+                let arena = heap.arena_mut(user);
+                needs.push((user, arena.tick(bytes)));
+                arena.wanted = true;
+            }
+        };
+        for id in streams {
+            let user = self.stream(id);
+            need(self, user);
         }
-        let mut needs = Clock::new();
-        for user in users {
-            let arena = self.arena_mut(user);
-            needs.push((user, arena.tick(bytes)));
-            arena.wanted = true;
-        }
+        need(self, stream);
         self.stats.pending += bytes;
         match block {
             Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,

@@ -28,6 +28,9 @@ struct End {
     hi: u64,
 }
 
+/// A cost, and the ends that it is the cost of.
+type Choice = ((u64, u64), Option<End>, Option<End>);
+
 impl End {
     fn len(&self) -> u64 {
         self.hi - self.lo
@@ -144,7 +147,7 @@ impl Heap {
                 .chain(ends.iter().copied().map(Some))
                 .collect()
         };
-        let mut best: Option<((u64, u64), Option<End>, Option<End>)> = None;
+        let mut best: Option<Choice> = None;
         for tail in with_none(tails) {
             for head in with_none(heads) {
                 let (Some(any), other) = (tail.or(head), head) else {

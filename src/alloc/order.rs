@@ -21,6 +21,7 @@ use super::bins::Bins;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
 use super::size::CLASSES;
+use super::slab::StrayList;
 use crate::backend::Event;
 use crate::base::units::{EventHandle, StreamId};
 use rustc_hash::FxHashMap;
@@ -30,10 +31,13 @@ use std::collections::VecDeque;
 pub const COMMON: u32 = 0;
 /// Events kept per stream; past that every other one is dropped, and its frees wait for the next.
 const EVENTS: usize = 16;
-/// Freed bytes that are worth an event when several streams share the pool.
-const EVENT_BYTES: u64 = 1 << 20;
+/// Freed bytes that are worth an event when several streams share the pool: any block that is no slab's. An
+/// extent that took in a block without one would be out of the others' reach as a whole.
+const EVENT_BYTES: u64 = 32 << 10;
 /// Frees that are worth an event however small they are.
 const EVENT_FREES: u32 = 64;
+/// The share of what is reserved that is worth an event even while there is but one stream: another may come.
+const EVENT_SHARE: u64 = 16;
 
 /// The three reuse policies of stream-ordered pools; all on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +73,8 @@ pub struct Arena {
     pub events: VecDeque<(Event, u64)>,
     /// Somebody needs an event at the next call that names the stream.
     pub wanted: bool,
-    /// Blocks of other streams' slabs that were freed on this stream: number, slab, block.
-    pub strays: VecDeque<(u64, u32, u16)>,
+    /// Blocks of other streams' slabs that were freed on this stream, oldest first.
+    pub strays: StrayList,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
 }
@@ -87,9 +91,9 @@ impl Arena {
             seq: 0,
             completed: 0,
             knows: FxHashMap::default(),
-            events: VecDeque::new(),
+            events: VecDeque::with_capacity(EVENTS + 2),
             wanted: false,
-            strays: VecDeque::new(),
+            strays: StrayList::default(),
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
         }
@@ -104,8 +108,11 @@ impl Arena {
     }
 
     /// Is an event due in this call, which names the stream?
-    pub fn event_due(&self, shared: bool) -> bool {
-        let due = shared && (self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES);
+    pub fn event_due(&self, shared: bool, reserved: u64) -> bool {
+        let due = match shared {
+            true => self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES,
+            false => self.unrecorded_bytes >= (reserved / EVENT_SHARE).max(EVENT_BYTES),
+        };
         (due || self.wanted) && self.recorded() < self.seq
     }
 
@@ -164,9 +171,23 @@ impl Heap {
             return index;
         }
         let index = self.arenas.len() as u32;
-        self.arenas.push(Some(Box::new(Arena::new(id))));
+        let mut arena = self
+            .spare_arena
+            .take()
+            .unwrap_or_else(|| Box::new(Arena::new(id)));
+        arena.id = id;
+        self.arenas.push(Some(arena));
         self.ids.insert(id, index);
         index
+    }
+
+    /// Sees to it that a free on a stream that is new to the pool will allocate nothing.
+    pub(super) fn expect_stream(&mut self) {
+        if self.spare_arena.is_none() {
+            self.spare_arena = Some(Box::new(Arena::new(StreamId(0))));
+            self.arenas.reserve(1);
+            self.ids.reserve(1);
+        }
     }
 
     /// The arena of a stream, if it has one.
@@ -203,7 +224,9 @@ impl Heap {
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered.
     pub fn event_due(&self, stream: u32) -> Option<u64> {
         let arena = self.arena(stream);
-        arena.event_due(self.ids.len() > 1).then_some(arena.seq)
+        arena
+            .event_due(self.ids.len() > 1, self.stats.reserved)
+            .then_some(arena.seq)
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been

@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn runs_hold_eight_to_256_blocks() {
-        for class in 0..CLASSES {
-            let blocks = run_bytes(class) / u64::from(CLASS_BYTES[class]);
+        for (class, &bytes) in CLASS_BYTES.iter().enumerate() {
+            let blocks = run_bytes(class) / u64::from(bytes);
             assert!((8..=256).contains(&blocks), "class {class}: {blocks}");
         }
     }

@@ -46,6 +46,97 @@ pub struct Slabs {
     all: Vec<Option<Slab>>,
     spare: Vec<u32>,
     owned: FxHashMap<u32, u32>,
+    /// Blocks of all slabs: as many strays as there can be.
+    blocks: usize,
+    strays: Strays,
+}
+
+/// A block on its way back to its slab.
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    seq: u64,
+    slab: u32,
+    block: u16,
+    next: u32,
+}
+
+/// The strays of one stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StrayList {
+    first: u32,
+    last: u32,
+}
+
+impl Default for StrayList {
+    fn default() -> StrayList {
+        StrayList {
+            first: NIL,
+            last: NIL,
+        }
+    }
+}
+
+impl StrayList {
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.first == NIL
+    }
+}
+
+/// The strays of all streams. A stray is made by a free, which may not allocate, so there is room for as many
+/// as there are blocks.
+#[derive(Debug)]
+struct Strays {
+    all: Vec<Stray>,
+    spare: u32,
+}
+
+impl Default for Strays {
+    fn default() -> Strays {
+        Strays {
+            all: Vec::new(),
+            spare: NIL,
+        }
+    }
+}
+
+impl Strays {
+    fn expect(&mut self, blocks: usize) {
+        self.all.reserve(blocks.saturating_sub(self.all.len()));
+    }
+
+    fn push(&mut self, list: &mut StrayList, stray: Stray) {
+        let id = if self.spare == NIL {
+            self.all.push(stray);
+            self.all.len() as u32 - 1
+        } else {
+            let id = self.spare;
+            self.spare = std::mem::replace(&mut self.all[id as usize], stray).next;
+            id
+        };
+        if list.last == NIL {
+            list.first = id;
+        } else {
+            self.all[list.last as usize].next = id;
+        }
+        list.last = id;
+    }
+
+    /// The oldest stray, if its number is not above `completed`.
+    fn pop(&mut self, list: &mut StrayList, completed: u64) -> Option<(u32, u16)> {
+        if list.first == NIL || self.all[list.first as usize].seq > completed {
+            return None;
+        }
+        let id = list.first;
+        let stray = self.all[id as usize];
+        list.first = stray.next;
+        if list.first == NIL {
+            list.last = NIL;
+        }
+        self.all[id as usize].next = self.spare;
+        self.spare = id;
+        Some((stray.slab, stray.block))
+    }
 }
 
 fn bit(index: u16) -> (usize, u64) {
@@ -113,6 +204,14 @@ impl Slabs {
         ((at - self.get(id).base) / self.block_bytes(id)) as u16
     }
 
+    /// The block is live after all.
+    pub fn clear_limbo(&mut self, id: u32, index: u16) {
+        let slab = self.get_mut(id);
+        let (word, mask) = bit(index);
+        slab.limbo_bits[word] &= !mask;
+        slab.limbo -= 1;
+    }
+
     /// A freed block is held back.
     pub fn set_limbo(&mut self, id: u32, index: u16) {
         let slab = self.get_mut(id);
@@ -139,7 +238,7 @@ impl Slabs {
             "{slab:?}"
         );
         assert!(
-            slab.base % WINDOW == 0 && slab.free + slab.limbo <= slab.blocks,
+            slab.base.is_multiple_of(WINDOW) && slab.free + slab.limbo <= slab.blocks,
             "{slab:?}"
         );
     }
@@ -204,6 +303,8 @@ impl Heap {
                 self.slabs.all.len() as u32 - 1
             }
         };
+        self.slabs.blocks += usize::from(blocks);
+        self.slabs.strays.expect(self.slabs.blocks);
         *self.slabs.owned.entry(stream).or_insert(0) += 1;
         self.space.nodes[node].kind = Kind::Slab;
         self.space.nodes[node].slab = id;
@@ -223,9 +324,17 @@ impl Heap {
         } else {
             self.slabs.set_limbo(id, index);
             self.stats.pending += size;
-            let arena = self.arena_mut(stream);
+            let arena = self.arenas[stream as usize].as_mut().expect("a stream in use");
             let seq = arena.tick(size);
-            arena.strays.push_back((seq, id, index));
+            self.slabs.strays.push(
+                &mut arena.strays,
+                Stray {
+                    seq,
+                    slab: id,
+                    block: index,
+                    next: NIL,
+                },
+            );
         }
     }
 
@@ -233,11 +342,10 @@ impl Heap {
     pub(super) fn return_strays(&mut self, stream: u32) -> bool {
         let mut any = false;
         loop {
-            let arena = self.arena_mut(stream);
-            if arena.strays.front().is_none_or(|stray| stray.0 > arena.completed) {
+            let arena = self.arenas[stream as usize].as_mut().expect("a stream in use");
+            let Some((id, index)) = self.slabs.strays.pop(&mut arena.strays, arena.completed) else {
                 return any;
-            }
-            let (_, id, index) = arena.strays.pop_front().expect("a stray");
+            };
             self.stats.pending -= self.slabs.block_bytes(id);
             self.return_block(id, index);
             any = true;
@@ -298,6 +406,7 @@ impl Heap {
         self.unlist_slab(id);
         let slab = self.slabs.all[id as usize].take().expect("a slab");
         self.slabs.spare.push(id);
+        self.slabs.blocks -= usize::from(slab.blocks);
         if let Some(owned) = self.slabs.owned.get_mut(&slab.owner) {
             *owned -= 1;
             if *owned == 0 {

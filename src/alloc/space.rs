@@ -289,7 +289,7 @@ impl Space {
                     "{node:?}"
                 );
                 if matches!(node.kind, Kind::Hole | Kind::Void) {
-                    let whole = node.start % self.slot == 0 && node.len % self.slot == 0;
+                    let whole = node.start.is_multiple_of(self.slot) && node.len.is_multiple_of(self.slot);
                     assert!(whole || node.kind == Kind::Hole, "whole slots: {node:?}");
                     assert!(
                         prev == NIL || self.nodes[prev].kind != node.kind,

@@ -86,7 +86,7 @@ mod tests {
             random = random
                 .wrapping_mul(6364136223846793005)
                 .wrapping_add(1442695040888963407);
-            let at = (random >> 33) as usize % 300_000 >> (step % 3 * 6);
+            let at = ((random >> 33) as usize % 300_000) >> (step % 3 * 6);
             if random >> 20 & 1 == 0 {
                 tree.insert(at);
                 model.insert(at);

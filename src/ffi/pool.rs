@@ -395,25 +395,25 @@ pub unsafe extern "C" fn weir_pool_free_batch(
         let handle = args::handle(pool)?;
         // SAFETY: NULL, or an array of the caller's with `count` elements.
         let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
-        let blocks: Vec<Addr> = ptrs
-            .iter()
-            .filter(|ptr| !ptr.is_null())
-            .map(|ptr| addr(*ptr))
-            .collect();
+        let blocks = ptrs.iter().filter(|ptr| !ptr.is_null()).map(|ptr| addr(*ptr));
         let on = self::stream(stream);
-        give_back(handle, ptrs, |pool| free_batch(pool, &blocks, on))
+        give_back(handle, ptrs, |pool| free_batch(pool, blocks, on))
     })
 }
 
-fn free_batch(pool: &Pool, blocks: &[Addr], on: StreamHandle) -> Result<(), Error> {
+fn free_batch(
+    pool: &Pool,
+    blocks: impl Iterator<Item = Addr> + Clone,
+    on: StreamHandle,
+) -> Result<(), Error> {
     if !watched(pool) {
         return pool.free_batch(blocks, on);
     }
     // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one thread at a
     // time, and the next owner announces a block after this.
     let in_flight = order::is_host_stream(on);
-    pool.free_batch(blocks, on)?;
-    blocks.iter().for_each(|at| valgrind::freed(*at, in_flight));
+    pool.free_batch(blocks.clone(), on)?;
+    blocks.for_each(|at| valgrind::freed(at, in_flight));
     Ok(())
 }
 

@@ -126,9 +126,11 @@ pub fn host_stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
 /// Makes a stream wait for an event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), Error> {
     known_event(event)?;
-    host::events::stream_wait(stream, event).map_err(stream_error(stream))?;
-    host_pools().for_each(|pool| pool.stream_waits(stream, event));
-    Ok(())
+    around(
+        |pool| pool.mark_event(event),
+        || host::events::stream_wait(stream, event).map_err(stream_error(stream)),
+        |pool, mark| pool.stream_waits(stream, mark),
+    )
 }
 
 /// Creates a host event.

@@ -7,9 +7,10 @@ use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
 use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
+use std::sync::atomic::Ordering;
 
 /// Events to forget that are kept before somebody takes the time.
-const STALE: usize = 64;
+pub(super) const STALE: usize = 64;
 
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
 #[derive(Clone, Debug, Default)]
@@ -52,16 +53,15 @@ impl Pool {
         }
     }
 
-    /// The user made `stream` wait for `event`. Call after the driver's.
-    pub fn stream_waits(&self, stream: StreamHandle, event: EventHandle) {
+    /// The user made `stream` wait for the event that `mark` was taken of before.
+    pub fn stream_waits(&self, stream: StreamHandle, mark: Mark) {
         let Ok(stream @ Named { id: Some(_), .. }) = self.name(stream) else {
             return;
         };
         let Ok(mut heap) = self.books() else { return };
-        let clock = heap.event_clock(event);
-        if heap.reuse.event_dependencies && !clock.is_empty() {
+        if heap.reuse.event_dependencies && !mark.0.is_empty() {
             let index = index(&mut heap, stream);
-            heap.learn(index, &clock);
+            heap.learn(index, &mark.0);
         }
     }
 
@@ -75,12 +75,10 @@ impl Pool {
     /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
     pub fn synchronized(&self, mark: Mark) {
         let Ok(mut heap) = self.books() else { return };
-        let mut stale = Vec::new();
-        heap.complete(&mark.0, &mut stale);
+        heap.complete(&mark.0, &mut self.stale.lock());
         heap.absorb_complete();
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
-        self.discard(stale);
         if over {
             self.apply_threshold();
         }
@@ -96,21 +94,14 @@ impl Pool {
         let Ok(event) = self.backend.record(stream.handle) else {
             return;
         };
-        let mut stale = Vec::new();
-        match self.books() {
-            Ok(mut heap) => heap.add_event(index, event, covers, &mut stale),
-            Err(_) => stale.push(event),
-        }
-        self.discard(stale);
-    }
-
-    /// Forgets events as soon as no miss can be querying them.
-    fn discard(&self, events: Vec<Event>) {
-        if events.is_empty() {
-            return;
-        }
+        let mut heap = self.heap.lock();
         let mut stale = self.stale.lock();
-        stale.extend(events);
+        if self.ended.load(Ordering::Relaxed) {
+            stale.push(event);
+        } else {
+            heap.add_event(index, event, covers, &mut stale);
+        }
+        drop(heap);
         let many = stale.len() >= STALE;
         drop(stale);
         if many && let Some(_grow) = self.grow.try_lock() {
@@ -120,7 +111,8 @@ impl Pool {
 
     /// Forgets the events kept for that. The caller holds `grow`.
     pub(super) fn forget_stale(&self) {
-        for event in std::mem::take(&mut *self.stale.lock()) {
+        // one at a time, so that nobody waits for the driver here
+        while let Some(event) = { self.stale.lock().pop() } {
             if event != Event::COMPLETE {
                 self.backend.forget(event);
             }
@@ -150,11 +142,9 @@ impl Pool {
     /// The host knows that this moment has passed. The caller holds `grow`.
     pub(super) fn confirm(&self, done: &Clock) -> bool {
         let Ok(mut heap) = self.books() else { return false };
-        let mut stale = Vec::new();
-        heap.complete(done, &mut stale);
+        heap.complete(done, &mut self.stale.lock());
         let any = heap.absorb_complete();
         drop(heap);
-        self.stale.lock().extend(stale);
         self.forget_stale();
         any
     }
