@@ -1,13 +1,15 @@
-//! Replays recorded traces through a pool over the counting backend: what the pool itself costs, how much
+//! Replays recorded traces through a pool over the counting backend, or (`--host`) over host memory with a real
+//! stream for each of the trace's: what the pool itself costs, how much
 //! it holds, and what its page calls would cost on a GPU.
 //!
-//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--slack S] FILE.trace.gz...`
+//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] FILE.trace.gz...`
 
 use flate2::read::GzDecoder;
 use std::io::Read;
 use std::time::Instant;
 use weir::backend::Backend;
 use weir::backend::counting::Counting;
+use weir::backend::host::{HostBackend, streams};
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::observe::stats::Stats;
@@ -65,13 +67,13 @@ fn load(path: &str) -> Trace {
 }
 
 /// One replay, everything freed at its end: nanoseconds per event, and how many requests failed.
-fn replay(pool: &Pool, trace: &Trace, check: bool) -> (f64, u64) {
+fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f64, u64) {
     let mut blocks = vec![(Addr(0), 0usize); trace.ids];
     let mut failed = 0;
     let start = Instant::now();
     for op in &trace.ops {
         match *op {
-            Op::Alloc(id, bytes, stream) => match pool.alloc(bytes, 0, StreamHandle(stream)) {
+            Op::Alloc(id, bytes, stream) => match pool.alloc(bytes, 0, named[stream]) {
                 Ok(at) => blocks[id as usize] = (at, stream),
                 Err(error) => {
                     if failed == 0 {
@@ -83,7 +85,7 @@ fn replay(pool: &Pool, trace: &Trace, check: bool) -> (f64, u64) {
             Op::Free(id, stream) => {
                 let at = std::mem::take(&mut blocks[id as usize].0);
                 if at.0 != 0 {
-                    pool.free(at, StreamHandle(stream)).expect("a live block");
+                    pool.free(at, named[stream]).expect("a live block");
                 }
             }
         }
@@ -94,7 +96,7 @@ fn replay(pool: &Pool, trace: &Trace, check: bool) -> (f64, u64) {
     let nanos = start.elapsed().as_nanos() as f64 / trace.ops.len() as f64;
     for (at, stream) in blocks {
         if at.0 != 0 {
-            pool.free(at, StreamHandle(stream)).expect("a live block");
+            pool.free(at, named[stream]).expect("a live block");
         }
     }
     (nanos, failed)
@@ -110,7 +112,7 @@ fn priced(now: &Stats, before: &Stats) -> f64 {
 }
 
 fn main() {
-    let (mut capacity, mut replays, mut check, mut files) = (None, 5, false, Vec::new());
+    let (mut capacity, mut replays, mut check, mut files, mut host) = (None, 5, false, Vec::new(), false);
     let mut config = Config::default();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -120,6 +122,7 @@ fn main() {
             "--replays" => replays = value().parse().expect("a number"),
             "--slack" => config.slack = value().parse().expect("a share"),
             "--check" => check = true,
+            "--host" => host = true,
             "--bench" => {}
             _ => files.push(arg),
         }
@@ -141,13 +144,26 @@ fn main() {
     );
     for path in &files {
         let trace = load(path);
-        let backend = Counting::new(check);
+        let backend: std::sync::Arc<dyn Backend> = if host {
+            HostBackend::new().expect("host memory")
+        } else {
+            Counting::new(check)
+        };
+        let named: Vec<StreamHandle> = (0..8)
+            .map(|number| {
+                if host {
+                    streams::create().expect("a stream")
+                } else {
+                    StreamHandle(number)
+                }
+            })
+            .collect();
         let mut config = config.clone();
         config.max_bytes = capacity.map_or(0, |factor| (trace.peak as f64 * factor) as u64);
-        let pool = Pool::new(config, backend as std::sync::Arc<dyn Backend>).expect("a pool");
+        let pool = Pool::new(config, backend).expect("a pool");
         let mut before = Stats::default();
         for number in 1..=replays {
-            let (nanos, failed) = replay(&pool, &trace, check);
+            let (nanos, failed) = replay(&pool, &trace, &named, check);
             let now = pool.stats().expect("stats");
             println!(
                 "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",

@@ -31,13 +31,11 @@ use std::collections::VecDeque;
 pub const COMMON: u32 = 0;
 /// Events kept per stream; past that every other one is dropped, and its frees wait for the next.
 const EVENTS: usize = 16;
-/// Freed bytes that are worth an event when several streams share the pool: any block that is no slab's. An
-/// extent that took in a block without one would be out of the others' reach as a whole.
+/// Freed bytes that are worth an event: any block that is no slab's. An extent that took in a block without one
+/// would be out of other streams' reach as a whole, and another stream may come at any time.
 const EVENT_BYTES: u64 = 32 << 10;
 /// Frees that are worth an event however small they are.
 const EVENT_FREES: u32 = 64;
-/// The share of what is reserved that is worth an event even while there is but one stream: another may come.
-const EVENT_SHARE: u64 = 16;
 
 /// The three reuse policies of stream-ordered pools; all on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +106,8 @@ impl Arena {
     }
 
     /// Is an event due in this call, which names the stream?
-    pub fn event_due(&self, shared: bool, reserved: u64) -> bool {
-        let due = match shared {
-            true => self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES,
-            false => self.unrecorded_bytes >= (reserved / EVENT_SHARE).max(EVENT_BYTES),
-        };
+    pub fn event_due(&self) -> bool {
+        let due = self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES;
         (due || self.wanted) && self.recorded() < self.seq
     }
 
@@ -224,9 +219,7 @@ impl Heap {
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered.
     pub fn event_due(&self, stream: u32) -> Option<u64> {
         let arena = self.arena(stream);
-        arena
-            .event_due(self.ids.len() > 1, self.stats.reserved)
-            .then_some(arena.seq)
+        arena.event_due().then_some(arena.seq)
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been

@@ -62,7 +62,16 @@ impl Pool {
         loop {
             let mut grow = self.grow.lock();
             match self.serve(&mut grow, request, &mut said) {
-                Ok(Some(at)) => return Ok(Addr(at)),
+                Ok(Some(at)) => {
+                    drop(grow);
+                    // what was left of the window came to the stream like a free
+                    let mut heap = self.books()?;
+                    let index = index(&mut heap, stream);
+                    let due = heap.event_due(index);
+                    drop(heap);
+                    self.record_if(due, stream, index);
+                    return Ok(Addr(at));
+                }
                 Ok(None) => {}
                 Err(error) => {
                     self.books()?.stats.failures += 1;
