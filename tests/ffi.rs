@@ -436,7 +436,7 @@ fn streams_events_and_hooks_order_reuse() {
         assert_eq!(weir_host_event_query(event), WEIR_ERROR_NOT_READY);
         assert_eq!(weir_stream_wait_event(second, event), WEIR_OK);
         // More than what the second stream has by itself.
-        let all = [(); 4].map(|()| alloc(pool, MIB, second));
+        let all = [(); 24].map(|()| alloc(pool, MIB, second));
         assert!(all.contains(&at), "the second stream now waits for the first");
         for block in all {
             assert_eq!(free(pool, block, second), WEIR_OK);

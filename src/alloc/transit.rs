@@ -31,6 +31,8 @@ pub struct Plan {
     pub create: Vec<(u64, u64)>,
     /// Pages that came home without a call.
     pub woken: u64,
+    /// Some of it comes from memory that only the asking stream may use yet.
+    own: bool,
 }
 
 /// A page on its way to another address.
@@ -70,7 +72,7 @@ impl Heap {
             match *fill {
                 Fill::Wake { at, to, from } => {
                     let here = self.pages.mapping(self.space.mapping_at(at)).at;
-                    self.vacate(from, at - here, to - here);
+                    plan.own |= self.vacate(from, at - here, to - here) != COMMON;
                     reach(at, to);
                 }
                 Fill::Clear(mapping) => {
@@ -91,6 +93,7 @@ impl Heap {
                     } else {
                         self.vacate(from, lo, hi)
                     };
+                    plan.own |= owner != COMMON;
                     let (handle, bytes) = (self.pages.page(page).handle, self.pages.page(page).bytes);
                     plan.alias.push(Alias {
                         at,
@@ -111,7 +114,7 @@ impl Heap {
                 }
             }
         }
-        plan.busy = self.gather(start, end, &mut plan.home);
+        plan.busy = self.gather(start, end, &mut plan);
         for fill in fills {
             if let Fill::Wake { at, to, .. } = *fill {
                 let mapping = self.space.mapping_at(at);
@@ -123,9 +126,9 @@ impl Heap {
         plan
     }
 
-    /// Makes `[start, end)`, free extents and unbacked addresses, one `Busy` node. Adds to `home` what of it
-    /// was free.
-    fn gather(&mut self, start: u64, end: u64, home: &mut Vec<(u64, u64)>) -> NodeId {
+    /// Makes `[start, end)`, free extents and unbacked addresses, one `Busy` node, and notes what of it was
+    /// free.
+    fn gather(&mut self, start: u64, end: u64, plan: &mut Plan) -> NodeId {
         let (mut busy, mut at) = (NIL, start);
         while at < end {
             let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
@@ -135,7 +138,8 @@ impl Heap {
             let piece = match self.space.nodes[id].kind {
                 Kind::Free => {
                     self.stats.idle += to - at;
-                    home.push((at, to));
+                    plan.home.push((at, to));
+                    plan.own |= self.space.nodes[id].owner != COMMON;
                     let piece = self.cut_free(id, at, to);
                     self.space.nodes[piece].kind = Kind::Busy;
                     piece
@@ -213,8 +217,8 @@ impl Heap {
         plan.home.push((at + lo, at + hi));
     }
 
-    /// Ends a plan, carried out or not: what is at home in the window is free for `stream`, what did not get
-    /// there is free where it was, and the rest of the window is hole or void again.
+    /// Ends a plan, carried out or not: what is at home in the window is free for everybody, or for `stream`
+    /// if only it may use some of that yet; what did not get there is free where it was, and the rest of the window is hole or void again.
     pub fn settle(&mut self, mut plan: Plan, stream: u32) {
         plan.home.sort_unstable();
         let (mut rest, end) = (plan.busy, self.space.nodes[plan.busy].end());
@@ -237,8 +241,7 @@ impl Heap {
             }
             if kind == Kind::Free {
                 self.stats.idle -= to - at;
-                // the stream's: some of it may come from memory that only this stream may use yet
-                self.put_free(piece, stream);
+                self.put_free(piece, if plan.own { stream } else { COMMON });
             } else {
                 self.space.set_unbacked(piece, kind);
             }

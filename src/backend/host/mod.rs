@@ -145,7 +145,7 @@ impl Backend for HostBackend {
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         gate::for_pool("record")?;
-        Ok(streams::find(stream).map_or(Event::COMPLETE, |stream| tokens::record(stream.point())))
+        streams::find(stream).map_or(Ok(Event::COMPLETE), |stream| tokens::record(stream.point()))
     }
 
     fn query(&self, event: Event) -> Result<bool, BackendError> {

@@ -11,6 +11,7 @@
 //! both, by `shutdown` alone.
 
 use super::stream::{Function, Point, Stream, on_worker};
+use super::tokens;
 use super::{gate, lock, slots::Slots};
 use crate::backend::BackendError;
 use crate::base::units::{StreamHandle, StreamId};
@@ -92,6 +93,7 @@ pub fn create() -> Result<StreamHandle, BackendError> {
         .stack_size(STACK)
         .spawn(move || worker.work())
         .map_err(|error| BackendError::OutOfMemory(format!("no thread for a host stream: {error}")))?;
+    tokens::expect_stream();
     let mut table = write();
     let handle = table.handles.insert(Arc::clone(&stream));
     table.workers.push(Worker {
