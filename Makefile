@@ -16,7 +16,7 @@ demo_prefix := $(CURDIR)/prefix
 test_prefix := $(build_dir)/test-prefix
 traces := $(sort $(wildcard traces/*.trace.gz))
 
-.PHONY: all build install demo test setup lint fmt header clean test-rust test-package test-c
+.PHONY: all build install demo test setup lint fmt header clean test-rust test-loom test-package test-c
 
 all: build
 
@@ -58,6 +58,10 @@ header:
 
 test-rust:
 	cargo test --locked
+
+# Every interleaving of the hand-off of events; loom needs the crate built its own way.
+test-loom:
+	RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom --test loom
 
 test-package:
 	$(MAKE) build

@@ -11,7 +11,7 @@ mod release;
 
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
-use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST};
+use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::metered::Metered;
 use crate::backend::{Backend, BackendError, Event};
 use crate::base::error::Error;
@@ -98,13 +98,13 @@ impl Pool {
                 config.slack
             )));
         }
-        if config.max_bytes != 0 && config.initial_bytes > config.max_bytes {
+        let slot = backend.granularity();
+        if config.max_bytes != 0 && round_up(config.initial_bytes, slot) > config.max_bytes {
             return Err(Error::InvalidArgument(format!(
-                "initial_bytes ({}) is above max_bytes ({}); lower it or raise the limit",
+                "initial_bytes ({}), in pages of {slot} B, is above max_bytes ({}); lower it or raise the limit",
                 config.initial_bytes, config.max_bytes
             )));
         }
-        let slot = backend.granularity();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             heap: Ranked::new(

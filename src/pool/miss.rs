@@ -104,14 +104,13 @@ impl Pool {
             return Ok(());
         }
         let mut grow = self.grow.lock();
-        let (page_min, page_max) = (PAGE_MIN.max(self.backend.granularity()), PAGE_MAX);
         let sources = Sources {
             wake: false,
             alias: false,
             join: false,
-            create: u64::MAX,
-            page_min,
-            page_max,
+            create: self.below_limit()?,
+            page_min: self.backend.granularity(),
+            page_max: PAGE_MAX,
         };
         let bytes = round_up(bytes, self.backend.granularity());
         let none = Named {
@@ -154,7 +153,12 @@ impl Pool {
         if self.give_back_all() == 0 {
             return Ok(None);
         }
-        self.fill(grow, request, said)
+        let got = self.fill(grow, request, said)?;
+        if got.is_none() {
+            // what was created in vain is of no use here, and others may need it
+            self.give_back_all();
+        }
+        Ok(got)
     }
 
     /// Looks whether the request can be served by now.
@@ -234,8 +238,17 @@ impl Pool {
                 create: limit,
                 ..wake
             },
+            // the device may have room for small pages only
+            Sources {
+                alias: true,
+                create: limit,
+                page_min: self.backend.granularity(),
+                ..wake
+            },
         ];
-        for sources in steps {
+        for mut sources in steps {
+            // an earlier step may have created pages, and failed or lost them to another thread
+            sources.create = sources.create.min(self.below_limit()?);
             match self.attempt(grow, len, align, request.stream, sources) {
                 Ok(false) => {}
                 Ok(true) => {
@@ -250,15 +263,23 @@ impl Pool {
         Ok(None)
     }
 
+    /// Bytes that may be created now.
+    fn below_limit(&self) -> Result<u64, Error> {
+        Ok(self.left(self.books()?.stats.reserved))
+    }
+
+    fn left(&self, reserved: u64) -> u64 {
+        match self.config.max_bytes {
+            0 => u64::MAX,
+            most => most.saturating_sub(reserved),
+        }
+    }
+
     fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
         let most = self.config.max_bytes;
-        let limit = if most == 0 {
-            u64::MAX
-        } else {
-            most.saturating_sub(stats.reserved)
-        };
+        let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(stats.used + len);
         let slot = self.backend.granularity();
         let near = most != 0 && peak > most / 2;

@@ -7,7 +7,6 @@ use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
 use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
-use std::sync::atomic::Ordering;
 
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
@@ -94,13 +93,15 @@ impl Pool {
         let Ok(event) = self.backend.record(stream.handle) else {
             return;
         };
-        let mut heap = self.heap.lock();
+        let Ok(mut heap) = self.books() else {
+            // nobody has heard of the event, and the end has been through with the others
+            if event != Event::COMPLETE && self.backend.usable() {
+                self.backend.forget(event);
+            }
+            return;
+        };
         let mut stale = self.stale.lock();
-        if self.ended.load(Ordering::Relaxed) {
-            stale.push(event);
-        } else {
-            heap.add_event(index, event, covers, &mut stale);
-        }
+        heap.add_event(index, event, covers, &mut stale);
         drop(heap);
         let many = stale.len() >= STALE;
         drop(stale);

@@ -1,0 +1,35 @@
+//! What the integration tests share; each uses a part of it.
+
+#![allow(dead_code)]
+
+pub mod hook;
+pub mod program;
+pub mod random;
+pub mod real;
+
+pub mod sim;
+
+use weir::config::{Config, MemoryKind};
+
+/// A kibibyte.
+pub const K: u64 = 1 << 10;
+/// A mebibyte.
+pub const M: u64 = 1 << 20;
+/// The granularity of the backends used here.
+pub const SLOT: u64 = 2 * M;
+
+/// The default options, for host memory.
+pub fn config() -> Config {
+    Config {
+        memory: MemoryKind::Host,
+        ..Config::default()
+    }
+}
+
+/// The default options with a limit.
+pub fn limited(max_bytes: u64) -> Config {
+    Config {
+        max_bytes,
+        ..config()
+    }
+}

@@ -1,0 +1,729 @@
+//! Programs of operations, run against a pool on the simulated device and against a model: a map of live
+//! blocks. After each step the pool must agree with the model, the equations of its statistics and the
+//! backend's books must hold, and the device (`sim`) has seen no rule of stream order broken.
+
+use super::random::Random;
+use super::sim::{FIRST_STREAM, Moment, Sim};
+use super::{K, M, SLOT};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir::alloc::heap::Heap;
+use weir::alloc::size::{WINDOW, class_of, round_down, round_up, run_bytes};
+use weir::backend::fault::Faulty;
+use weir::base::error::Error;
+use weir::base::units::{Addr, EventHandle, StreamHandle};
+use weir::config::{Config, Reuse};
+use weir::pool::{Attribute, Pool};
+
+/// Streams of the device that a program uses.
+pub const STREAMS: usize = 4;
+/// And two more that never have work in flight.
+pub const PLACES: u8 = STREAMS as u8 + 2;
+/// The user's events.
+pub const EVENTS: u8 = 4;
+
+/// One step. Streams are places: below `STREAMS` a stream of the device, above one without work. Blocks are
+/// picked among those that live, whatever the number.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Alloc {
+        bytes: u64,
+        align: u64,
+        stream: u8,
+        touch: bool,
+    },
+    Free {
+        pick: u16,
+    },
+    /// The program orders the stream behind the block's work, through the pool's hooks or behind its back.
+    FreeOn {
+        pick: u16,
+        stream: u8,
+        hooks: bool,
+    },
+    FreeSynced {
+        pick: u16,
+    },
+    Touch {
+        pick: u16,
+    },
+    /// `record_stream`, and work on that stream.
+    Share {
+        pick: u16,
+        stream: u8,
+    },
+    Batch {
+        sizes: Vec<u64>,
+        stream: u8,
+    },
+    FreeBatch {
+        pick: u16,
+        count: u8,
+        stream: u8,
+    },
+    Warmup {
+        bytes: u64,
+        count: u8,
+        stream: u8,
+    },
+    Trim {
+        keep: u64,
+    },
+    Squeeze,
+    Record {
+        event: u8,
+        stream: u8,
+    },
+    Wait {
+        event: u8,
+        stream: u8,
+    },
+    SyncEvent {
+        event: u8,
+    },
+    SyncStream {
+        stream: u8,
+    },
+    SyncAll,
+    /// Work that uses no memory of the pool.
+    Delay {
+        stream: u8,
+    },
+    /// The device gets on with its work.
+    Advance {
+        stream: u8,
+        items: u8,
+    },
+    /// The stream is destroyed; another one gets its handle.
+    Recreate {
+        stream: u8,
+    },
+    Threshold {
+        bytes: u64,
+    },
+    Policies {
+        bits: u8,
+    },
+    ResetPeaks,
+    /// A free that must be refused.
+    Wrong {
+        pick: u16,
+        kind: u8,
+    },
+}
+
+/// How a program's pool is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub max_bytes: u64,
+    pub capacity: u64,
+    pub initial_bytes: u64,
+    pub release_threshold: u64,
+    pub slack: f64,
+    pub policies: u8,
+    pub always_events: bool,
+    /// The most mappings.
+    pub mappings: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            max_bytes: 0,
+            capacity: u64::MAX,
+            initial_bytes: 0,
+            release_threshold: u64::MAX,
+            slack: 0.01,
+            policies: 7,
+            always_events: false,
+            mappings: 1 << 20,
+        }
+    }
+}
+
+fn policies(bits: u8) -> Reuse {
+    Reuse {
+        event_dependencies: bits & 1 != 0,
+        opportunistic: bits & 2 != 0,
+        internal_dependencies: bits & 4 != 0,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Live {
+    name: u64,
+    asked: u64,
+    bytes: u64,
+    place: u8,
+    /// Which stream of that place.
+    age: u64,
+    /// Behind all its use on the stream that it was allocated on.
+    after: Moment,
+    /// Behind its use on others.
+    shared: Vec<Moment>,
+    used: bool,
+}
+
+/// A pool, its device and its model.
+pub struct Run {
+    pub sim: Arc<Sim>,
+    pub faulty: Arc<Faulty>,
+    pub pool: Pool,
+    /// Are invariants checked after each step?
+    pub validate: bool,
+    limit: u64,
+    live: BTreeMap<u64, Live>,
+    last_name: u64,
+    ages: [u64; STREAMS],
+    events: Vec<Moment>,
+    used: u64,
+    used_peak: u64,
+    /// Failures of requests so far.
+    pub refused: u64,
+}
+
+impl Run {
+    /// A new pool.
+    pub fn new(setup: &Setup) -> Run {
+        let sim = Sim::new(STREAMS);
+        sim.set_mapping_limit(setup.mappings);
+        if setup.always_events {
+            sim.always_give_events();
+        }
+        let faulty = Faulty::new(Arc::clone(&sim) as _);
+        faulty.set_capacity(setup.capacity);
+        let config = Config {
+            max_bytes: setup.max_bytes,
+            initial_bytes: setup.initial_bytes,
+            release_threshold: setup.release_threshold,
+            slack: setup.slack,
+            reuse: policies(setup.policies),
+            ..super::config()
+        };
+        let pool = Pool::new(config, Arc::clone(&faulty) as _).expect("a pool");
+        let limit = if setup.max_bytes == 0 {
+            u64::MAX
+        } else {
+            setup.max_bytes
+        };
+        Run {
+            sim,
+            faulty,
+            pool,
+            validate: true,
+            limit: limit.min(setup.capacity),
+            live: BTreeMap::new(),
+            last_name: 0,
+            ages: [0; STREAMS],
+            events: vec![Moment::default(); EVENTS as usize],
+            used: 0,
+            used_peak: 0,
+            refused: 0,
+        }
+    }
+
+    fn handle(place: u8) -> StreamHandle {
+        match place % PLACES {
+            place if (place as usize) < STREAMS => StreamHandle(FIRST_STREAM + place as usize),
+            place => StreamHandle(place as usize - STREAMS),
+        }
+    }
+
+    fn age(&self, place: u8) -> u64 {
+        self.ages.get((place % PLACES) as usize).copied().unwrap_or(0)
+    }
+
+    fn pick(&self, pick: u16) -> Option<u64> {
+        let index = pick as usize % self.live.len().max(1);
+        self.live.keys().nth(index).copied()
+    }
+
+    /// Live blocks.
+    pub fn blocks(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Bytes of the pages that live blocks keep: at least, and at most, since a small block keeps the run that
+    /// it was cut from, wherever in it the block lies.
+    fn busy(&self) -> (u64, u64) {
+        let blocks = self.live.iter().map(|(&at, block)| (at, block.bytes));
+        let runs = blocks.clone().map(|(at, bytes)| match class_of(bytes, 0) {
+            Some(class) => {
+                let start = round_down((at + bytes).saturating_sub(run_bytes(class)), WINDOW);
+                (start, at + run_bytes(class) - start)
+            }
+            None => (at, bytes),
+        });
+        (self.sim.bytes_under(blocks), self.sim.bytes_under(runs))
+    }
+
+    fn enter(&mut self, at: u64, asked: u64, align: u64, place: u8, touch: bool) {
+        let align = align.max(256);
+        assert_eq!(at % align, 0, "{at:#x} is not aligned to {align}");
+        let bytes = self.pool.block_size(Addr(at)).expect("a live block");
+        assert!(bytes >= asked.max(1), "{asked} B asked for, {bytes} B given");
+        let before = self.live.range(..at + bytes).next_back();
+        assert!(
+            before.is_none_or(|(&other, block)| other + block.bytes <= at),
+            "{bytes} B at {at:#x} overlap {before:x?}"
+        );
+        self.last_name += 1;
+        let handle = Run::handle(place);
+        if touch {
+            self.sim.touch(handle, self.last_name, at, asked);
+        }
+        self.used += bytes;
+        self.used_peak = self.used_peak.max(self.used);
+        self.live.insert(
+            at,
+            Live {
+                name: self.last_name,
+                asked,
+                bytes,
+                place: place % PLACES,
+                age: self.age(place),
+                after: self.sim.now(handle),
+                shared: Vec::new(),
+                used: touch,
+            },
+        );
+    }
+
+    fn leave(&mut self, at: u64) {
+        self.used -= self.live.remove(&at).expect("a live block").bytes;
+    }
+
+    fn alloc(&mut self, bytes: u64, align: u64, place: u8, touch: bool) {
+        let handle = Run::handle(place);
+        match self
+            .sim
+            .naming(&[handle], || self.pool.alloc(bytes, align, handle))
+        {
+            Ok(at) => self.enter(at.0, bytes, align, place, touch),
+            Err(error) => self.refused(error, round_up(Heap::need(bytes, align).0, SLOT)),
+        }
+    }
+
+    /// A request may fail only if it does not fit beside the pages that hold live blocks.
+    fn refused(&mut self, error: Error, need: u64) {
+        let Error::OutOfMemory(shortage) = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(shortage.used, self.used);
+        self.refused += 1;
+        if shortage.backend.contains("mappings") {
+            return;
+        }
+        let busy = self.busy().1;
+        assert!(
+            busy.saturating_add(need) > self.limit,
+            "{need} B needed, pages in use {busy} of {}: {error}",
+            self.limit
+        );
+    }
+
+    /// Has work of `place` wait for the block, and for use recorded on other streams if `all`.
+    fn order(&mut self, at: u64, place: u8, hooks: bool) {
+        let block = &self.live[&at];
+        let (from, to) = (Run::handle(block.place), Run::handle(place));
+        if from == to && block.age == self.age(place) {
+            return;
+        }
+        if hooks && block.age == self.age(block.place) {
+            self.record(0, block.place);
+            self.wait(0, place);
+        } else {
+            let after = block.after.clone();
+            self.sim.wait_for(to, &after);
+        }
+    }
+
+    fn record(&mut self, event: u8, place: u8) {
+        let handle = Run::handle(place);
+        let mark = self.sim.naming(&[handle], || self.pool.mark_stream(handle));
+        self.events[event as usize] = self.sim.now(handle);
+        self.pool.event_recorded(EventHandle(event as usize), mark);
+    }
+
+    fn wait(&mut self, event: u8, place: u8) {
+        let handle = Run::handle(place);
+        let mark = self.pool.mark_event(EventHandle(event as usize));
+        self.sim.wait_for(handle, &self.events[event as usize]);
+        self.sim
+            .naming(&[handle], || self.pool.stream_waits(handle, mark));
+    }
+
+    fn free_on(&mut self, at: u64, place: u8, hooks: bool) {
+        self.order(at, place, hooks);
+        let handle = Run::handle(place);
+        let freed = self.sim.naming(&[handle], || self.pool.free(Addr(at), handle));
+        assert_eq!(freed, Ok(self.live[&at].bytes));
+        self.leave(at);
+    }
+
+    /// The host waits until all use of a block is over.
+    fn settle(&self, at: u64) {
+        let block = &self.live[&at];
+        if block.used {
+            self.sim.synchronize_with(&block.after);
+        }
+        for moment in &block.shared {
+            self.sim.synchronize_with(moment);
+        }
+    }
+
+    fn batch(&mut self, sizes: &[u64], place: u8) {
+        let handle = Run::handle(place);
+        let mut out = vec![Addr(0); sizes.len()];
+        let answer = self
+            .sim
+            .naming(&[handle], || self.pool.alloc_batch(sizes, handle, &mut out));
+        match answer {
+            Ok(()) => {
+                for (at, &bytes) in out.iter().zip(sizes) {
+                    self.enter(at.0, bytes, 0, place, true);
+                }
+            }
+            Err(error) => {
+                let need = sizes
+                    .iter()
+                    .map(|&bytes| round_up(Heap::need(bytes, 0).0, SLOT))
+                    .sum();
+                let Error::OutOfMemory(mut shortage) = error else {
+                    panic!("{error:?}")
+                };
+                shortage.used = self.used; // those of the batch are counted in it
+                self.refused(Error::OutOfMemory(shortage), need);
+                self.forgive_peak();
+            }
+        }
+    }
+
+    /// A batch that failed had blocks for a while; the model cannot know how many.
+    pub fn forgive_peak(&mut self) {
+        let peak = self.pool.stats().expect("stats").used_peak;
+        assert!(peak >= self.used_peak);
+        self.used_peak = peak;
+    }
+
+    fn wrong(&mut self, pick: u16, kind: u8) {
+        let stream = Run::handle(pick as u8);
+        let free = |run: &Run, at| run.sim.naming(&[stream], || run.pool.free(Addr(at), stream));
+        match kind % 5 {
+            0 => assert!(matches!(
+                free(self, 4096 + u64::from(pick)),
+                Err(Error::UnknownPointer(_))
+            )),
+            1 => {
+                let Some(at) = self.pick(pick) else { return };
+                let inside = at + 1 + u64::from(pick) % (self.live[&at].bytes - 1);
+                let wanted = Error::InteriorPointer {
+                    at: Addr(inside),
+                    block: Addr(at),
+                    bytes: self.live[&at].bytes,
+                };
+                assert_eq!(free(self, inside), Err(wanted.clone()));
+                assert_eq!(self.pool.free_synced(Addr(inside)), Err(wanted));
+            }
+            2 => {
+                let Some(at) = self.pick(pick) else { return };
+                self.free_on(at, pick as u8, false);
+                assert_eq!(free(self, at), Err(Error::DoubleFree(Addr(at))));
+                assert_eq!(self.pool.free_synced(Addr(at)), Err(Error::DoubleFree(Addr(at))));
+            }
+            3 => {
+                let Some(at) = self.pick(pick) else { return };
+                let batch = [Addr(at), Addr(at)];
+                let answer = self
+                    .sim
+                    .naming(&[stream], || self.pool.free_batch(batch.into_iter(), stream));
+                assert_eq!(answer, Err(Error::DoubleFree(Addr(at))));
+            }
+            _ => {
+                let Some(at) = self.pick(pick) else { return };
+                let batch = [Addr(at), Addr(16)];
+                let answer = self
+                    .sim
+                    .naming(&[stream], || self.pool.free_batch(batch.into_iter(), stream));
+                assert_eq!(answer, Err(Error::UnknownPointer(Addr(16))));
+            }
+        }
+    }
+
+    fn do_step(&mut self, op: &Op) {
+        match *op {
+            Op::Alloc {
+                bytes,
+                align,
+                stream,
+                touch,
+            } => self.alloc(bytes, align, stream, touch),
+            Op::Free { pick } => {
+                let Some(at) = self.pick(pick) else { return };
+                let place = self.live[&at].place;
+                self.free_on(at, place, false);
+            }
+            Op::FreeOn { pick, stream, hooks } => {
+                let Some(at) = self.pick(pick) else { return };
+                self.free_on(at, stream, hooks);
+            }
+            Op::FreeSynced { pick } => {
+                let Some(at) = self.pick(pick) else { return };
+                self.settle(at);
+                assert_eq!(self.pool.free_synced(Addr(at)), Ok(self.live[&at].bytes));
+                self.leave(at);
+            }
+            Op::Touch { pick } => {
+                let Some(at) = self.pick(pick) else { return };
+                let block = &self.live[&at];
+                if block.age != self.age(block.place) {
+                    return;
+                }
+                let handle = Run::handle(block.place);
+                self.sim.touch(handle, block.name, at, block.asked);
+                let after = self.sim.now(handle);
+                let block = self.live.get_mut(&at).expect("picked");
+                (block.after, block.used) = (after, true);
+            }
+            Op::Share { pick, stream } => {
+                let Some(at) = self.pick(pick) else { return };
+                self.order(at, stream, pick % 2 == 0);
+                let handle = Run::handle(stream);
+                let answer = self
+                    .sim
+                    .naming(&[handle], || self.pool.record_stream(Addr(at), handle));
+                assert_eq!(answer, Ok(()));
+                let block = self.live.get_mut(&at).expect("picked");
+                self.sim.touch(handle, block.name, at, block.asked);
+                block.shared.push(self.sim.now(handle));
+            }
+            Op::Batch { ref sizes, stream } => self.batch(sizes, stream),
+            Op::FreeBatch { pick, count, stream } => {
+                let first = pick as usize % self.live.len().max(1);
+                let blocks: Vec<Addr> = self
+                    .live
+                    .keys()
+                    .skip(first)
+                    .take(count.into())
+                    .map(|&at| Addr(at))
+                    .collect();
+                for at in &blocks {
+                    self.order(at.0, stream, false);
+                }
+                let handle = Run::handle(stream);
+                let answer = self
+                    .sim
+                    .naming(&[handle], || self.pool.free_batch(blocks.iter().copied(), handle));
+                assert_eq!(answer, Ok(()));
+                for at in blocks {
+                    self.leave(at.0);
+                }
+            }
+            Op::Warmup { bytes, count, stream } => {
+                let handle = Run::handle(stream);
+                let answer = self
+                    .sim
+                    .naming(&[handle], || self.pool.warmup(&[bytes], &[count.into()], handle));
+                assert!(
+                    matches!(answer, Ok(()) | Err(Error::OutOfMemory(_))),
+                    "{answer:?}"
+                );
+                self.forgive_peak();
+            }
+            Op::Trim { keep } => {
+                let before = self.pool.stats().expect("stats").reserved;
+                assert_eq!(self.pool.trim(keep), Ok(()));
+                let after = self.pool.stats().expect("stats").reserved;
+                assert!(after >= before.min(keep), "{after} kept of {before}, not {keep}");
+            }
+            Op::Squeeze => {
+                let before = self.pool.stats().expect("stats").reserved;
+                let given = self.pool.squeeze().expect("a squeeze");
+                let after = self.pool.stats().expect("stats");
+                assert_eq!(before - after.reserved, given);
+                let (least, most) = self.busy();
+                assert!(
+                    (least..=most).contains(&after.reserved),
+                    "what is free is kept, {least} to {most} B are in use: {after:?}"
+                );
+                assert_eq!(after.pending, 0);
+            }
+            Op::Record { event, stream } => self.record(event % EVENTS, stream),
+            Op::Wait { event, stream } => self.wait(event % EVENTS, stream),
+            Op::SyncEvent { event } => {
+                let event = event % EVENTS;
+                let mark = self.pool.mark_event(EventHandle(event as usize));
+                self.sim.synchronize_with(&self.events[event as usize]);
+                self.pool.synchronized(mark);
+            }
+            Op::SyncStream { stream } => {
+                let handle = Run::handle(stream);
+                let mark = self.sim.naming(&[handle], || self.pool.mark_stream(handle));
+                self.sim.synchronize_with(&self.sim.now(handle));
+                self.pool.synchronized(mark);
+            }
+            Op::SyncAll => {
+                let mark = self.pool.mark_all();
+                weir::backend::Backend::synchronize_all(&*self.sim).expect("books");
+                self.pool.synchronized(mark);
+            }
+            Op::Delay { stream } => self.sim.delay(Run::handle(stream)),
+            Op::Advance { stream, items } => self.sim.advance(Run::handle(stream), items.into()),
+            Op::Recreate { stream } => {
+                let place = stream % STREAMS as u8;
+                self.sim.destroy_stream(Run::handle(place));
+                self.sim.create_stream(Run::handle(place));
+                self.ages[place as usize] += 1;
+            }
+            Op::Threshold { bytes } => {
+                let answer = self.pool.set_attribute(Attribute::ReleaseThreshold, bytes);
+                assert_eq!(answer, Ok(()));
+            }
+            Op::Policies { bits } => {
+                let switches = [
+                    Attribute::ReuseFollowEventDependencies,
+                    Attribute::ReuseAllowOpportunistic,
+                    Attribute::ReuseAllowInternalDependencies,
+                ];
+                for (bit, switch) in switches.into_iter().enumerate() {
+                    let value = u64::from(bits >> bit & 1);
+                    assert_eq!(self.pool.set_attribute(switch, value), Ok(()));
+                    assert_eq!(self.pool.attribute(switch), Ok(value));
+                    assert!(self.pool.set_attribute(switch, 2).is_err());
+                }
+            }
+            Op::ResetPeaks => {
+                assert_eq!(self.pool.reset_peaks(), Ok(()));
+                self.sim.reset_peak();
+                self.used_peak = self.used;
+            }
+            Op::Wrong { pick, kind } => self.wrong(pick, kind),
+        }
+    }
+
+    /// Runs one step and checks everything.
+    pub fn step(&mut self, op: &Op) {
+        self.do_step(op);
+        let stats = self.pool.stats().expect("stats");
+        assert_eq!(stats.used, self.used, "used");
+        assert_eq!(stats.used_peak, self.used_peak, "used_peak");
+        assert_eq!(
+            stats.reserved,
+            stats.used + stats.cached + stats.free + stats.pending + stats.idle,
+            "{stats:?}"
+        );
+        assert_eq!(stats.reserved, self.faulty.created_bytes());
+        assert_eq!(stats.reserved_peak, self.sim.peak(), "reserved_peak");
+        assert!(
+            self.faulty.peak_created_bytes() <= self.limit,
+            "the limit was exceeded"
+        );
+        assert_eq!(stats.allocations - stats.frees, self.live.len() as u64);
+        assert_eq!(stats.failures, self.refused.max(stats.failures));
+        if self.validate {
+            self.pool.validate();
+        }
+    }
+
+    /// Ends the pool: exactly the live blocks are reported, and nothing is left on the device.
+    pub fn end(self) {
+        let leaked = self.pool.end();
+        assert_eq!((leaked.blocks, leaked.bytes), (self.live.len() as u64, self.used));
+        drop(self.pool);
+        self.faulty.assert_empty();
+    }
+}
+
+/// Runs a whole program.
+pub fn run(setup: &Setup, ops: &[Op]) {
+    let mut run = Run::new(setup);
+    for op in ops {
+        run.step(op);
+    }
+    run.end();
+}
+
+fn size(random: &mut Random) -> u64 {
+    match random.below(16) {
+        0 => 0,
+        1..=8 => random.log_uniform(15),
+        9..=14 => random.log_uniform(24),
+        _ => random.log_uniform(29),
+    }
+}
+
+/// A random step for a driver that keeps about `most` blocks.
+pub fn random_op(random: &mut Random, blocks: usize, most: usize) -> Op {
+    let pick = random.next() as u16;
+    let stream = random.below(u64::from(PLACES)) as u8;
+    let event = random.below(u64::from(EVENTS)) as u8;
+    let grow = random.below(2 * most as u64) >= blocks as u64;
+    match random.below(1000) {
+        0..800 if grow => Op::Alloc {
+            bytes: size(random),
+            align: if random.one_in(4) {
+                1 << random.below(17)
+            } else {
+                0
+            },
+            stream,
+            touch: !random.one_in(8),
+        },
+        0..600 => Op::Free { pick },
+        600..740 => Op::FreeOn {
+            pick,
+            stream,
+            hooks: random.one_in(2),
+        },
+        740..800 => Op::FreeSynced { pick },
+        800..830 => Op::Touch { pick },
+        830..850 => Op::Share { pick, stream },
+        850..860 => Op::Batch {
+            sizes: (0..random.below(6)).map(|_| size(random)).collect(),
+            stream,
+        },
+        860..870 => Op::FreeBatch {
+            pick,
+            count: random.below(6) as u8,
+            stream,
+        },
+        870..872 => Op::Warmup {
+            bytes: size(random),
+            count: random.below(6) as u8,
+            stream,
+        },
+        872..876 => Op::Trim {
+            keep: random.log_uniform(30),
+        },
+        876..878 => Op::Squeeze,
+        878..890 => Op::Record { event, stream },
+        890..902 => Op::Wait { event, stream },
+        902..908 => Op::SyncEvent { event },
+        908..914 => Op::SyncStream { stream },
+        914..916 => Op::SyncAll,
+        916..926 => Op::Delay { stream },
+        926..976 => Op::Advance {
+            stream,
+            items: random.below(32) as u8,
+        },
+        976..980 => Op::Recreate { stream },
+        980..983 => Op::Threshold {
+            bytes: if random.one_in(2) {
+                u64::MAX
+            } else {
+                random.log_uniform(30)
+            },
+        },
+        983..986 => Op::Policies {
+            bits: random.below(8) as u8,
+        },
+        986..988 => Op::ResetPeaks,
+        _ => Op::Wrong {
+            pick,
+            kind: random.next() as u8,
+        },
+    }
+}
+
+/// Limits worth trying.
+pub const LIMITS: [u64; 6] = [0, 0, 7 * M + 5 * K, 64 * M, 200 * M, 1024 * M];

@@ -1,0 +1,445 @@
+//! A device that is only books, but whole ones: streams whose work stands still until a test lets it go on,
+//! events with vector clocks, and pages whose every piece is known to be in use by which queued work.
+//!
+//! It knows the truth about stream order, and panics as soon as a pool breaks a rule of `docs/design.md`:
+//! - memory touched by queued work is handed to work that is not ordered behind it (rule 2);
+//! - a page is unmapped or released that unfinished work may still touch (rule 4);
+//! - a stream is touched outside a call that names it, or after it was destroyed (rule 1).
+//!
+//! Work of the same block never conflicts with itself: that order is the program's own affair.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir::backend::counting::Counting;
+use weir::backend::{Backend, BackendError, Event};
+use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+
+/// How far each stream, by index, has come.
+type Clock = Vec<u64>;
+
+fn at(clock: &Clock, stream: usize) -> u64 {
+    clock.get(stream).copied().unwrap_or(0)
+}
+
+fn join(clock: &mut Clock, other: &Clock) {
+    if clock.len() < other.len() {
+        clock.resize(other.len(), 0);
+    }
+    for (mine, &theirs) in clock.iter_mut().zip(other) {
+        *mine = (*mine).max(theirs);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// What its next work begins after; its own place holds the number of items queued.
+    clock: Clock,
+    /// Items that have run.
+    completed: u64,
+    /// What each unfinished item waits for.
+    needs: std::collections::VecDeque<Clock>,
+}
+
+/// Queued work that uses memory.
+#[derive(Clone, Debug)]
+struct Work {
+    stream: usize,
+    position: u64,
+    block: u64,
+    start: u64,
+    end: u64,
+    /// Page, and bytes of it from, to.
+    pieces: Vec<(PageHandle, u64, u64)>,
+}
+
+/// A moment in the work of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Moment(Clock);
+
+#[derive(Debug, Default)]
+struct State {
+    streams: Vec<Stream>,
+    /// Live handles.
+    handles: HashMap<StreamHandle, usize>,
+    events: HashMap<Event, Clock>,
+    last_event: u64,
+    mappings: BTreeMap<u64, (PageHandle, u64)>,
+    work: Vec<Work>,
+    /// Streams that the call in progress names.
+    named: Vec<StreamHandle>,
+    waits: u64,
+    peak: u64,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Sim {
+    memory: Arc<Counting>,
+    mapping_limit: AtomicU64,
+    /// Record an event even where nothing is in flight, as CUDA does.
+    always_events: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// Handles from here on are streams; those below never have work in flight.
+pub const FIRST_STREAM: usize = 0x1000;
+
+impl Sim {
+    /// A device with `streams` streams.
+    pub fn new(streams: usize) -> Arc<Sim> {
+        let sim = Sim {
+            memory: Counting::new(true),
+            mapping_limit: AtomicU64::new(1 << 20),
+            always_events: AtomicBool::new(false),
+            state: Mutex::default(),
+        };
+        for number in 0..streams {
+            sim.create_stream(StreamHandle(FIRST_STREAM + number));
+        }
+        Arc::new(sim)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At most this many mappings.
+    pub fn set_mapping_limit(&self, limit: u64) {
+        self.mapping_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// From now on every event on a stream is one that must be asked for, also where nothing is in flight.
+    pub fn always_give_events(&self) {
+        self.always_events.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes of the pages that lie, in part at least, under these ranges.
+    pub fn bytes_under(&self, ranges: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let (state, mut under) = (self.state(), HashMap::new());
+        for (start, bytes) in ranges {
+            for (&base, &(page, size)) in state.mappings.range(..start + bytes).rev() {
+                if base + size <= start {
+                    break;
+                }
+                under.insert(page, size);
+            }
+        }
+        under.values().sum()
+    }
+
+    /// Creates a stream. The handle may be one that was destroyed before.
+    pub fn create_stream(&self, handle: StreamHandle) {
+        let mut state = self.state();
+        let index = state.streams.len();
+        state.streams.push(Stream::default());
+        assert!(state.handles.insert(handle, index).is_none());
+    }
+
+    /// Destroys a stream; its work goes on.
+    pub fn destroy_stream(&self, handle: StreamHandle) {
+        self.state().handles.remove(&handle).expect("a live stream");
+    }
+
+    /// Makes a call that names these streams.
+    pub fn naming<T>(&self, streams: &[StreamHandle], call: impl FnOnce() -> T) -> T {
+        self.state().named = streams.to_vec();
+        let answer = call();
+        self.state().named.clear();
+        answer
+    }
+
+    /// Pool-inserted waits so far.
+    pub fn waits(&self) -> u64 {
+        self.state().waits
+    }
+
+    /// The most bytes of pages since the last reset.
+    pub fn peak(&self) -> u64 {
+        self.state().peak
+    }
+
+    /// The peak becomes what there is.
+    pub fn reset_peak(&self) {
+        self.state().peak = self.memory.created_bytes();
+    }
+
+    /// Is this a stream that work can be queued on?
+    pub fn is_stream(&self, stream: StreamHandle) -> bool {
+        self.state().handles.contains_key(&stream)
+    }
+
+    /// Work on `stream` uses `bytes` at `start`, which belong to `block`. On a stream that is none, the host does
+    /// it at once.
+    pub fn touch(&self, stream: StreamHandle, block: u64, start: u64, bytes: u64) {
+        let mut state = self.state();
+        let (end, mut pieces, mut next) = (start + bytes.max(1), Vec::new(), start);
+        while next < end {
+            let (&base, &(page, size)) = state.mappings.range(..=next).next_back().expect("mapped memory");
+            assert!(
+                next < base + size,
+                "block {block} of {bytes} B at {start:#x}: nothing is mapped at {next:#x}"
+            );
+            let to = end.min(base + size);
+            pieces.push((page, next - base, to - base));
+            next = to;
+        }
+        let index = state.handles.get(&stream).copied();
+        for work in &state.work {
+            let meets = work.pieces.iter().any(|old| {
+                pieces
+                    .iter()
+                    .any(|new| old.0 == new.0 && old.1 < new.2 && new.1 < old.2)
+            });
+            let ordered =
+                index.is_some_and(|index| at(&state.streams[index].clock, work.stream) >= work.position);
+            assert!(
+                !meets || work.block == block || ordered,
+                "block {block} of {bytes} B at {start:#x} is used on {stream}, but its memory is still in use by {work:?}"
+            );
+        }
+        let Some(index) = index else { return };
+        let position = state.queue(index);
+        state.work.push(Work {
+            stream: index,
+            position,
+            block,
+            start,
+            end,
+            pieces,
+        });
+    }
+
+    /// Queues work that uses no memory.
+    pub fn delay(&self, stream: StreamHandle) {
+        let mut state = self.state();
+        if let Some(&index) = state.handles.get(&stream) {
+            state.queue(index);
+        }
+    }
+
+    /// Now, on a stream: what an event recorded by the program stands for.
+    pub fn now(&self, stream: StreamHandle) -> Moment {
+        let state = self.state();
+        let clock = state
+            .handles
+            .get(&stream)
+            .map(|&index| state.streams[index].clock.clone());
+        Moment(clock.unwrap_or_default())
+    }
+
+    /// The program makes a stream wait. A stream that is none has the host wait.
+    pub fn wait_for(&self, stream: StreamHandle, moment: &Moment) {
+        let mut state = self.state();
+        match state.handles.get(&stream).copied() {
+            Some(index) => state.order(index, &moment.0),
+            None => state.finish(&moment.0),
+        }
+    }
+
+    /// The host waits.
+    pub fn synchronize_with(&self, moment: &Moment) {
+        self.state().finish(&moment.0);
+    }
+
+    /// Lets the oldest work of a stream run, and what it waits for.
+    pub fn advance(&self, stream: StreamHandle, items: u64) {
+        let mut state = self.state();
+        let Some(&index) = state.handles.get(&stream) else {
+            return;
+        };
+        let target = state.streams[index].completed + items;
+        let mut clock = vec![0; index + 1];
+        clock[index] = target.min(at(&state.streams[index].clock, index));
+        state.finish(&clock);
+    }
+}
+
+impl State {
+    fn queue(&mut self, index: usize) -> u64 {
+        let stream = &mut self.streams[index];
+        stream.needs.push_back(stream.clock.clone());
+        if stream.clock.len() <= index {
+            stream.clock.resize(index + 1, 0);
+        }
+        stream.clock[index] += 1;
+        stream.clock[index]
+    }
+
+    fn order(&mut self, index: usize, after: &Clock) {
+        join(&mut self.streams[index].clock, after);
+        self.queue(index);
+    }
+
+    /// Runs everything up to a moment, and what that waits for.
+    fn finish(&mut self, clock: &Clock) {
+        let mut todo: Vec<(usize, u64)> = clock.iter().copied().enumerate().collect();
+        while let Some((index, position)) = todo.pop() {
+            let stream = &mut self.streams[index];
+            while stream.completed < position {
+                // Work only ever waits for work that was queued before it, so this ends.
+                let needs = stream.needs.pop_front().expect("queued work");
+                stream.completed += 1;
+                todo.extend(needs.into_iter().enumerate().filter(|need| need.0 != index));
+            }
+        }
+        let streams = &self.streams;
+        self.work
+            .retain(|work| streams[work.stream].completed < work.position);
+    }
+
+    fn reached(&self, clock: &Clock) -> bool {
+        clock
+            .iter()
+            .zip(&self.streams)
+            .all(|(&position, stream)| stream.completed >= position)
+    }
+
+    /// The stream of a handle that a pool touches.
+    fn named(&self, call: &str, handle: StreamHandle) -> Option<usize> {
+        assert!(
+            self.named.contains(&handle),
+            "{call} touches {handle} in a call that names {:?}",
+            self.named
+        );
+        if handle.0 < FIRST_STREAM {
+            return None;
+        }
+        let live = self.handles.get(&handle);
+        Some(*live.unwrap_or_else(|| panic!("{call} touches {handle}, which was destroyed")))
+    }
+}
+
+impl Backend for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn granularity(&self) -> u64 {
+        self.memory.granularity()
+    }
+
+    fn mapping_limit(&self) -> u64 {
+        self.mapping_limit.load(Ordering::Relaxed)
+    }
+
+    fn usable(&self) -> bool {
+        true
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
+        self.memory.reserve(bytes)
+    }
+
+    fn unreserve(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        self.memory.unreserve(at, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> Result<PageHandle, BackendError> {
+        let page = self.memory.create(bytes)?;
+        let mut state = self.state();
+        state.peak = state.peak.max(self.memory.created_bytes());
+        Ok(page)
+    }
+
+    fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        for work in &self.state().work {
+            assert!(
+                work.pieces.iter().all(|piece| piece.0 != page),
+                "{page:?} is released while it is used by {work:?}"
+            );
+        }
+        self.memory.release(page, bytes)
+    }
+
+    fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        let mut state = self.state();
+        if state.mappings.len() as u64 >= self.mapping_limit() {
+            return Err(BackendError::OutOfMemory("no mappings are left".into()));
+        }
+        self.memory.map(at, page, bytes)?;
+        state.mappings.insert(at.0, (page, bytes));
+        Ok(())
+    }
+
+    fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        let mut state = self.state();
+        for work in &state.work {
+            assert!(
+                work.end <= at.0 || work.start >= at.0 + bytes,
+                "{bytes} B at {at} are unmapped while they are used by {work:?}"
+            );
+        }
+        self.memory.unmap(at, bytes)?;
+        state
+            .mappings
+            .retain(|&place, _| place < at.0 || place >= at.0 + bytes);
+        Ok(())
+    }
+
+    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
+        let index = self.state().named("stream_id", stream);
+        Ok(StreamId(
+            index.map_or(stream.0 as u64, |index| (FIRST_STREAM + index) as u64),
+        ))
+    }
+
+    fn is_inert(&self, stream: StreamId) -> bool {
+        stream.0 < FIRST_STREAM as u64
+    }
+
+    fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
+        let mut state = self.state();
+        let Some(index) = state.named("record", stream) else {
+            return Ok(Event::COMPLETE);
+        };
+        let clock = state.streams[index].clock.clone();
+        if !self.always_events.load(Ordering::Relaxed) && state.reached(&clock) {
+            return Ok(Event::COMPLETE);
+        }
+        state.last_event += 1;
+        let event = Event(state.last_event);
+        state.events.insert(event, clock);
+        Ok(event)
+    }
+
+    fn query(&self, event: Event) -> Result<bool, BackendError> {
+        let state = self.state();
+        Ok(event == Event::COMPLETE || state.reached(state.events.get(&event).expect("a live event")))
+    }
+
+    fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError> {
+        let mut state = self.state();
+        state.waits += 1;
+        let index = state.named("wait", stream);
+        let clock = match event {
+            Event::COMPLETE => return Ok(()),
+            event => state.events.get(&event).expect("a live event").clone(),
+        };
+        match index {
+            Some(index) => state.order(index, &clock),
+            None => state.finish(&clock),
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self, event: Event) -> Result<(), BackendError> {
+        let mut state = self.state();
+        let clock = state.events.get(&event).expect("a live event").clone();
+        state.finish(&clock);
+        Ok(())
+    }
+
+    fn forget(&self, event: Event) {
+        self.state().events.remove(&event).expect("a live event");
+    }
+
+    fn synchronize_all(&self) -> Result<(), BackendError> {
+        let mut state = self.state();
+        let clock = (0..state.streams.len())
+            .map(|index| at(&state.streams[index].clock, index))
+            .collect();
+        state.finish(&clock);
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The hand-off of events, in every interleaving that loom finds: a number is read under the lock of the books,
+//! the event is recorded outside it, and is entered under it again. Meanwhile others free, poll, synchronise,
+//! and see the stream forgotten. The books are the pool's own (`alloc::order`); the device is a counter.
+//!
+//! `make test-loom`
+
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use weir::alloc::heap::Heap;
+use weir::alloc::order::Clock;
+use weir::backend::Event;
+use weir::base::units::StreamId;
+use weir::config::Reuse;
+
+const STREAM: StreamId = StreamId(7);
+
+/// A free: the stream's index and the free's number, and how far the device must be before the memory may be
+/// anybody's.
+struct Free {
+    index: u32,
+    seq: u64,
+    position: u64,
+}
+
+struct Pool {
+    /// `Pool::heap`
+    books: Mutex<(Heap, Vec<Free>)>,
+    /// Work queued on the stream, and done.
+    queued: AtomicU64,
+    done: AtomicU64,
+    eager: bool,
+}
+
+impl Pool {
+    fn new(eager: bool) -> Arc<Pool> {
+        let reuse = Reuse {
+            event_dependencies: true,
+            opportunistic: eager,
+            internal_dependencies: true,
+        };
+        Arc::new(Pool {
+            books: Mutex::new((Heap::new(2 << 20, reuse, u64::MAX), Vec::new())),
+            queued: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            eager,
+        })
+    }
+
+    /// An event stands for the work queued when it was recorded, as `Pool::record_if` has it.
+    fn record(&self) -> Event {
+        let position = self.queued.load(Ordering::SeqCst);
+        if self.eager && self.done.load(Ordering::SeqCst) >= position {
+            Event::COMPLETE
+        } else {
+            Event(position)
+        }
+    }
+
+    /// `Pool::free` and `Pool::record_if`.
+    fn free(&self) {
+        // the last work that uses the block
+        let position = self.queued.fetch_add(1, Ordering::SeqCst) + 1;
+        let (index, due) = {
+            let (heap, frees) = &mut *self.books.lock().unwrap();
+            let index = heap.stream(STREAM);
+            let seq = heap.arena_mut(index).tick(4 << 20);
+            frees.push(Free { index, seq, position });
+            (index, heap.event_due(index))
+        };
+        let Some(covers) = due else { return };
+        let event = self.record();
+        let mut books = self.books.lock().unwrap();
+        books.0.add_event(index, event, covers, &mut Vec::new());
+        self.check(&books);
+    }
+
+    /// `Pool::poll`
+    fn poll(&self) {
+        let events: Vec<(u32, Vec<(Event, u64)>)> = {
+            let heap = &self.books.lock().unwrap().0;
+            heap.streams()
+                .map(|stream| (stream, heap.arena(stream).events.iter().copied().collect()))
+                .collect()
+        };
+        let done = self.done.load(Ordering::SeqCst);
+        let mut clock = Clock::new();
+        for (stream, events) in events {
+            let complete = events.iter().take_while(|event| event.0.0 <= done);
+            if let Some(last) = complete.last() {
+                clock.push((stream, last.1));
+            }
+        }
+        self.confirm(&clock);
+    }
+
+    /// `Pool::mark_all`, the synchronise, and `Pool::synchronized`
+    fn synchronize(&self) {
+        let clock = self.books.lock().unwrap().0.clock_of_all();
+        self.done
+            .fetch_max(self.queued.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.confirm(&clock);
+    }
+
+    fn confirm(&self, clock: &Clock) {
+        let mut books = self.books.lock().unwrap();
+        books.0.complete(clock, &mut Vec::new());
+        books.0.absorb_complete();
+        self.check(&books);
+    }
+
+    /// What the books hold to be complete, the device has done.
+    fn check(&self, (heap, frees): &(Heap, Vec<Free>)) {
+        let done = self.done.load(Ordering::SeqCst);
+        for free in frees {
+            assert!(
+                done >= free.position || !heap.is_complete(free.index, free.seq),
+                "free {} of stream {} counts as complete at {done}, but waits for {}",
+                free.seq,
+                free.index,
+                free.position
+            );
+        }
+    }
+
+    /// In the end no free is forgotten: after one more event on the stream all of them are everybody's.
+    fn finish(&self) {
+        self.free();
+        self.synchronize();
+        let (heap, frees) = &*self.books.lock().unwrap();
+        assert!(frees.iter().all(|free| heap.is_complete(free.index, free.seq)));
+    }
+}
+
+fn explore(eager: bool, tasks: &'static [fn(&Pool)]) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let pool = Pool::new(eager);
+        let threads: Vec<_> = tasks
+            .iter()
+            .map(|task| {
+                let pool = Arc::clone(&pool);
+                thread::spawn(move || task(&pool))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        pool.finish();
+    });
+}
+
+#[test]
+fn an_event_covers_only_what_was_published_before() {
+    for eager in [false, true] {
+        explore(
+            eager,
+            &[Pool::free, Pool::free, |pool| {
+                pool.done.store(1, Ordering::SeqCst);
+                pool.poll();
+            }],
+        );
+    }
+}
+
+#[test]
+fn polls_and_synchronises_may_meet() {
+    for eager in [false, true] {
+        explore(
+            eager,
+            &[Pool::free, Pool::synchronize, |pool| {
+                pool.poll();
+                pool.free();
+            }],
+        );
+    }
+}
+
+#[test]
+fn a_stream_may_be_forgotten_and_come_back() {
+    for eager in [false, true] {
+        explore(
+            eager,
+            &[
+                |pool| {
+                    pool.free();
+                    pool.free();
+                },
+                |pool| {
+                    pool.synchronize();
+                    pool.free();
+                    pool.poll();
+                },
+            ],
+        );
+    }
+}
