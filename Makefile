@@ -27,7 +27,8 @@ build:
 install: build
 	cmake --install $(build_dir) --prefix "$(abspath $(PREFIX))"
 
-demo: setup-demo
+demo:
+	scripts/setup.sh demo
 	$(MAKE) install PREFIX="$(demo_prefix)" DESTDIR=
 	cmake -S examples/replay -B $(build_dir)/replay -DCMAKE_PREFIX_PATH="$(demo_prefix)"
 	cmake --build $(build_dir)/replay

@@ -314,7 +314,7 @@ typedef struct {
    */
   uint32_t ipc_handle_types;
   /**
-   * A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
+   * A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
    * times the peak in use. Default: 0.025.
    */
   double slack;
@@ -571,6 +571,7 @@ weir_status weir_finalize(void);
 /**
  * Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
  * `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+ * Before it fails for lack of memory it waits for all queued work, whose memory may then serve it.
  *
  * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
  * WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
@@ -593,8 +594,8 @@ weir_status weir_pool_alloc_aligned(weir_pool *pool,
 
 /**
  * Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
- * now is known to be complete or ordered before theirs. NULL is fine. It never allocates memory, and a call that
- * fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+ * now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
+ * reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
  * left to do.
  *
  * Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;

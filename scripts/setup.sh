@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Installs what a bare Debian with Rust lacks for building and testing weir. Does nothing if all is there.
+# setup.sh [demo]: installs what a bare Debian with Rust lacks for building and testing weir, or for its demo
+# alone. Does nothing if all is there.
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 command -v cargo >/dev/null || die "cargo is missing; install Rust (https://rustup.rs) first"
-cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
-cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"
+[ "${1:-}" = demo ] || cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
+[ "${1:-}" = demo ] || cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"
 
 missing=()
 need_command() { command -v "$1" >/dev/null || missing+=("$2"); }
@@ -18,11 +19,13 @@ need_command pkg-config pkg-config
 need_command gcc gcc
 need_command g++ g++
 need_command make make
-need_command nm binutils
-need_command valgrind valgrind
 need_file '/usr/include/zlib.h' zlib1g-dev
-need_file '/usr/include/trilinos/Kokkos_Core.hpp' libtrilinos-kokkos-dev
-need_file '/usr/lib/debug/.build-id/*' libc6-dbg
+if [ "${1:-}" != demo ]; then
+    need_command nm binutils
+    need_command valgrind valgrind
+    need_file '/usr/include/trilinos/Kokkos_Core.hpp' libtrilinos-kokkos-dev
+    need_file '/usr/lib/debug/.build-id/*' libc6-dbg
+fi
 
 if [ ${#missing[@]} -eq 0 ]; then
     say "nothing to install"

@@ -13,7 +13,7 @@ const SUBS: usize = 1 << SUB_BITS;
 /// Lengths up to 2^47 bytes.
 const LEVELS: usize = 47 - 9 - SUB_BITS as usize + 2;
 /// Nodes looked at within one bin for the tightest fit.
-const LOOK: usize = 16;
+const LOOK: usize = 4;
 
 /// Nodes by size.
 #[derive(Debug)]

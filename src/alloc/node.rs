@@ -30,8 +30,9 @@ pub enum Kind {
     Spare,
 }
 
-/// One piece.
+/// One piece; a cache line.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct Node {
     /// First address.
     pub start: u64,

@@ -7,9 +7,9 @@
 //! | 2 | `Heap` | the books of one pool; nanoseconds, never a backend call |
 //! | 3 | `Stale` | the list of events to forget |
 //!
-//! They are std's mutexes: on Linux these are futexes that allocate nothing. (parking_lot, which guards the
-//! table of pools, keeps a table of parked threads that is never freed once two threads have contended, and
-//! a leak checker would report it for every program that shares a pool between threads.)
+//! They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
+//! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
+//! a strict leak checker would report it for every program that shares a pool between threads.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

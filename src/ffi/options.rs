@@ -37,7 +37,7 @@ pub struct weir_pool_options {
     pub reuse_allow_internal_dependencies: i32,
     /// Must be 0 in this version.
     pub ipc_handle_types: u32,
-    /// A fraction of at least 0: the pool grows rather than moves free pages while it holds at most (1 + slack)
+    /// A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
     /// times the peak in use. Default: 0.025.
     pub slack: f64,
     /// Asked before a request fails; may be NULL. Default: NULL.

@@ -209,6 +209,7 @@ pub extern "C" fn weir_finalize() -> weir_status {
 
 /// Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
 /// `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+/// Before it fails for lack of memory it waits for all queued work, whose memory may then serve it.
 ///
 /// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
 /// WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
@@ -267,8 +268,8 @@ unsafe fn alloc(
 }
 
 /// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
-/// now is known to be complete or ordered before theirs. NULL is fine. It never allocates memory, and a call that
-/// fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+/// now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
+/// reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
 /// left to do.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;

@@ -123,10 +123,10 @@ impl Pool {
     }
 
     fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
-        if let Some(at) = self.again(request)? {
-            return Ok(Some(at));
-        }
         self.books()?.stats.misses += 1;
+        if let Some(at) = self.again(request)? {
+            return Ok(Some(at)); // whoever held `grow` made room for this one, too
+        }
         if self.learn_what_is_safe(request)?
             && let Some(at) = self.again(request)?
         {

@@ -1,7 +1,8 @@
 //! A decorator that runs a test's own code inside a chosen backend call: what another thread might do at
 //! just that moment, without leaving it to chance.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use weir::backend::call::Call;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId};
@@ -41,20 +42,17 @@ impl Hooked {
     }
 
     fn add(&self, call: Call, after: bool, action: Action) {
-        let mut actions = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut actions = self.actions.lock();
         actions.push((call, after, action));
     }
 
     /// Have all actions run?
     pub fn is_done(&self) -> bool {
-        self.actions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        self.actions.lock().is_empty()
     }
 
     fn fire(&self, call: Call, after: bool) {
-        let mut actions = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut actions = self.actions.lock();
         let place = actions
             .iter()
             .position(|action| (action.0, action.1) == (call, after));

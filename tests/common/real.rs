@@ -1,8 +1,9 @@
 //! Real streams and real memory: work queued on host streams writes patterns and looks for them again.
 
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir::backend::Backend;
 use weir::backend::fault::Faulty;
@@ -17,7 +18,7 @@ const STRIDE: u64 = 64 << 10;
 /// Held by a test while it runs: a pool's synchronise waits for the streams of all tests of the process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 /// A host stream.

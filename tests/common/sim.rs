@@ -8,9 +8,10 @@
 //!
 //! Work of the same block never conflicts with itself: that order is the program's own affair.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId};
@@ -101,7 +102,7 @@ impl Sim {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// At most this many mappings.
