@@ -195,6 +195,8 @@ fn event_dependencies_make_memory_usable_before_its_work_is_done() {
     for on in [true, false] {
         let reuse = Reuse {
             event_dependencies: on,
+            // which looks at the same clocks
+            internal_dependencies: true,
             ..NONE
         };
         let (pool, faulty) = pool(with(reuse, 0));

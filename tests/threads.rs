@@ -225,6 +225,40 @@ fn no_thread_sees_more_than_the_limit() {
 }
 
 #[test]
+fn memory_that_another_thread_snatched_counts_against_the_limit() {
+    // each request creates its pages, and then another may have them before it
+    let limit = 64 * M;
+    let (pool, faulty) = bare(limited(limit));
+    thread::scope(|scope| {
+        for number in 0..THREADS as u64 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut random = Random(number);
+                for _ in 0..2000 {
+                    let bytes = if number % 2 == 0 {
+                        22 * M
+                    } else {
+                        random.below(4 * M)
+                    };
+                    if let Ok(at) = pool.alloc(bytes, 0, StreamHandle(0)) {
+                        pool.free(at, StreamHandle(0)).expect("a live block");
+                    }
+                    if random.one_in(4) {
+                        pool.trim(0).expect("a trim");
+                    }
+                }
+            });
+        }
+    });
+    assert!(
+        faulty.peak_created_bytes() <= limit,
+        "{} B",
+        faulty.peak_created_bytes()
+    );
+    end(pool, &faulty);
+}
+
+#[test]
 fn a_block_is_freed_once_however_many_try() {
     let (pool, faulty) = bare(config());
     for round in 0..200 {

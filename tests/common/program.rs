@@ -356,6 +356,10 @@ impl Run {
     fn free_on(&mut self, at: u64, place: u8, hooks: bool) {
         self.order(at, place, hooks);
         let handle = Run::handle(place);
+        let block = &self.live[&at];
+        if block.used && block.place != place % PLACES {
+            self.sim.touch(handle, block.name, at, block.asked);
+        }
         let freed = self.sim.naming(&[handle], || self.pool.free(Addr(at), handle));
         assert_eq!(freed, Ok(self.live[&at].bytes));
         self.leave(at);
@@ -507,10 +511,12 @@ impl Run {
                     .take(count.into())
                     .map(|&at| Addr(at))
                     .collect();
+                let handle = Run::handle(stream);
                 for at in &blocks {
                     self.order(at.0, stream, false);
+                    let block = &self.live[&at.0];
+                    self.sim.touch(handle, block.name, at.0, block.asked);
                 }
-                let handle = Run::handle(stream);
                 let answer = self
                     .sim
                     .naming(&[handle], || self.pool.free_batch(blocks.iter().copied(), handle));
