@@ -38,6 +38,7 @@ test:
 	scripts/setup.sh
 	$(MAKE) lint
 	$(MAKE) test-rust
+	$(MAKE) test-loom
 	$(MAKE) test-package
 	$(MAKE) test-c
 	$(MAKE) demo

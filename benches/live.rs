@@ -1,7 +1,8 @@
 //! How the cost of a call grows with the number of live blocks: random replacement among N blocks, over the
 //! counting backend, so that only the pool's own work is measured.
 //!
-//! `cargo bench --bench live`
+//! `cargo bench --bench live -- [--rounds R] [--live N]`. Time grows with cache misses as well; instructions per pair,
+//! which do not, are the difference that rounds make to `valgrind --tool=callgrind`.
 
 use std::time::Instant;
 use weir::backend::Backend;
@@ -11,7 +12,6 @@ use weir::config::Config;
 use weir::pool::Pool;
 
 const STREAM: StreamHandle = StreamHandle(0);
-const ROUNDS: usize = 5;
 const PAIRS: usize = 200_000;
 
 /// Marsaglia's xorshift: the sizes and places must be the same in every run.
@@ -33,7 +33,7 @@ impl Random {
 }
 
 /// The median over the rounds of nanoseconds per free and alloc.
-fn churn(live: usize, low: u32, high: u32) -> f64 {
+fn churn(live: usize, low: u32, high: u32, count: usize) -> f64 {
     let backend: std::sync::Arc<dyn Backend> = Counting::new(false);
     let pool = Pool::new(Config::default(), backend).expect("a pool");
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -43,7 +43,7 @@ fn churn(live: usize, low: u32, high: u32) -> f64 {
     let draws: Vec<(usize, u64)> = (0..PAIRS)
         .map(|_| (random.below(live as u64) as usize, random.size(low, high)))
         .collect();
-    let mut rounds: Vec<f64> = (0..=ROUNDS)
+    let mut rounds: Vec<f64> = (0..=count)
         .map(|_| {
             let start = Instant::now();
             for &(index, bytes) in &draws {
@@ -55,19 +55,26 @@ fn churn(live: usize, low: u32, high: u32) -> f64 {
         .skip(1)
         .collect();
     rounds.sort_by(f64::total_cmp);
-    rounds[ROUNDS / 2]
+    rounds[count / 2]
 }
 
 fn main() {
+    let (mut rounds, mut counts) = (5, vec![1_000, 10_000, 100_000, 1_000_000]);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || args.next().and_then(|text| text.parse().ok()).expect("a number");
+        match arg.as_str() {
+            "--rounds" => rounds = number(),
+            "--live" => counts = vec![number()],
+            _ => {}
+        }
+    }
     println!(
         "{:>10} {:>22} {:>22}",
         "live", "256 B - 32 KiB, ns/pair", "32 KiB - 1 MiB, ns/pair"
     );
-    for live in [1_000, 10_000, 100_000, 1_000_000] {
-        println!(
-            "{live:>10} {:>22.1} {:>22.1}",
-            churn(live, 8, 15),
-            churn(live, 15, 20)
-        );
+    for live in counts {
+        let (small, medium) = (churn(live, 8, 15, rounds), churn(live, 15, 20, rounds));
+        println!("{live:>10} {small:>22.1} {medium:>22.1}");
     }
 }

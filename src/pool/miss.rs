@@ -117,8 +117,15 @@ impl Pool {
             handle: StreamHandle(0),
             id: None,
         };
-        self.attempt(&mut grow, bytes, self.backend.granularity(), none, sources)
-            .map_err(|error| translate(error, StreamHandle(0)))?;
+        self.attempt(
+            &mut grow,
+            bytes,
+            self.backend.granularity(),
+            none,
+            sources,
+            |_, _| (),
+        )
+        .map_err(|error| translate(error, StreamHandle(0)))?;
         Ok(())
     }
 
@@ -249,13 +256,10 @@ impl Pool {
         for mut sources in steps {
             // an earlier step may have created pages, and failed or lost them to another thread
             sources.create = sources.create.min(self.below_limit()?);
-            match self.attempt(grow, len, align, request.stream, sources) {
-                Ok(false) => {}
-                Ok(true) => {
-                    if let Some(at) = self.again(request)? {
-                        return Ok(Some(at));
-                    }
-                }
+            let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
+            match self.attempt(grow, len, align, request.stream, sources, serve) {
+                Ok(None | Some(None)) => {}
+                Ok(Some(Some(at))) => return Ok(Some(at)),
                 Err(BackendError::OutOfMemory(why)) => *said = why,
                 Err(error) => return Err(translate(error, request.stream.handle)),
             }
@@ -303,15 +307,17 @@ impl Pool {
         })
     }
 
-    /// Plans and carries out one window. False: the sources do not suffice.
-    fn attempt(
+    /// Plans and carries out one window, and serves from it before anybody else can. None: the sources do not
+    /// suffice.
+    fn attempt<T>(
         &self,
         grow: &mut Growth,
         len: u64,
         align: u64,
         stream: Named,
         sources: Sources,
-    ) -> Result<bool, BackendError> {
+        serve: impl FnOnce(&mut Heap, u32) -> T,
+    ) -> Result<Option<T>, BackendError> {
         self.make_room(grow, len + align)?;
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
@@ -326,7 +332,7 @@ impl Pool {
         let index_now = index(&mut heap, stream);
         heap.reunite(index_now);
         let Some(mut plan) = heap.plan(len, align, index_now, sources) else {
-            return Ok(false);
+            return Ok(None);
         };
         drop(heap);
         let outcome = self.carry_out(&mut plan);
@@ -336,7 +342,7 @@ impl Pool {
             heap.stats.pages_moved += plan.woken + plan.alias.len() as u64;
         }
         heap.settle(plan, index_now);
-        outcome.map(|()| true)
+        outcome.map(|()| Some(serve(&mut heap, index_now)))
     }
 
     fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
