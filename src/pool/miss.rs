@@ -253,7 +253,18 @@ impl Pool {
                 ..wake
             },
         ];
-        for mut sources in steps {
+        // without bytes for them, the second and fourth step are the third, and the first is part of it
+        let slot = self.backend.granularity();
+        let skip = [
+            early < slot,
+            early < slot,
+            false,
+            slack < slot,
+            false,
+            false,
+            false,
+        ];
+        for (mut sources, _) in steps.into_iter().zip(skip).filter(|step| !step.1) {
             // an earlier step may have created pages, and failed or lost them to another thread
             sources.create = sources.create.min(self.below_limit()?);
             let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
