@@ -20,7 +20,7 @@ use super::space::Found;
 use super::transit::Plan;
 
 /// Free extents, and holes, looked at as the beginning of a window.
-const LOOK: usize = 48;
+const LOOK: usize = 24;
 /// Room wanted behind a fresh window, and pages gathered beyond what is missing, for a better fit.
 const SPARE: u64 = 64 << 20;
 
