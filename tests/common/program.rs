@@ -389,9 +389,11 @@ impl Run {
                 }
             }
             Err(error) => {
+                // the batch's own blocks may keep pages that are much larger than they are
+                let page = 64 * M;
                 let need = sizes
                     .iter()
-                    .map(|&bytes| round_up(Heap::need(bytes, 0).0, SLOT))
+                    .map(|&bytes| round_up(Heap::need(bytes, 0).0, SLOT) + page)
                     .sum();
                 let Error::OutOfMemory(mut shortage) = error else {
                     panic!("{error:?}")
