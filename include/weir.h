@@ -176,6 +176,10 @@ typedef enum {
    * A defect of weir itself; please report the message.
    */
   WEIR_ERROR_INTERNAL = 24,
+  /**
+   * Refused because a stream is being captured into a graph, or a wrong use of a capture.
+   */
+  WEIR_ERROR_CAPTURE = 25,
 } weir_status;
 
 /**

@@ -34,6 +34,8 @@ pub struct Config {
     pub reuse: Reuse,
     /// The pool grows rather than moves pages while it holds at most `(1 + slack)` times the peak in use.
     pub slack: f64,
+    /// Every block lies in one physical page, for those who register blocks by it (NCCL, RDMA); nothing is moved.
+    pub blocks_in_one_page: bool,
     /// Shown in reports and messages.
     pub name: String,
     /// Asked before a request fails.
@@ -54,6 +56,7 @@ impl Default for Config {
                 internal_dependencies: true,
             },
             slack: 0.025,
+            blocks_in_one_page: false,
             name: String::new(),
             on_oom: None,
         }

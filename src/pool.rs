@@ -438,6 +438,8 @@ fn translate(error: BackendError, stream: StreamHandle) -> Error {
         BackendError::InvalidStream(why) => Error::InvalidStream(stream, why),
         BackendError::Unloaded => Error::Unloaded,
         BackendError::Lost(why) => Error::DeviceLost(why),
+        BackendError::Capturing(why) => Error::Capture(why),
+        BackendError::NotSupported(why) => Error::NotSupported(why),
         BackendError::OutOfMemory(why) | BackendError::Other(why) => Error::Backend(why),
     }
 }

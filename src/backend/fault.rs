@@ -10,7 +10,7 @@
 
 use super::call::{Call, Calls};
 use super::ledger::Ledger;
-use super::{Backend, BackendError, Event};
+use super::{Backend, BackendError, CaptureId, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -301,6 +301,10 @@ impl Backend for Faulty {
 
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
+    }
+
+    fn capture(&self, stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
+        self.inner.capture(stream)
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

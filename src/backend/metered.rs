@@ -1,6 +1,6 @@
 //! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
 
-use super::{Backend, BackendError, Event};
+use super::{Access, Backend, BackendError, CaptureId, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -101,6 +101,9 @@ impl Backend for Metered {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
     }
+    fn capture(&self, stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
+        self.inner.capture(stream)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);
         self.inner.record(stream)
@@ -123,5 +126,30 @@ impl Backend for Metered {
     fn synchronize_all(&self) -> Result<(), BackendError> {
         count(&self.events);
         self.inner.synchronize_all()
+    }
+    fn blocks_in_one_page(&self) -> bool {
+        self.inner.blocks_in_one_page()
+    }
+    fn pages_have_addresses(&self) -> bool {
+        self.inner.pages_have_addresses()
+    }
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        count(&self.creates);
+        self.inner.create_at(bytes)
+    }
+    fn set_access(&self, device: i32, access: Access) -> Result<(), BackendError> {
+        self.inner.set_access(device, access)
+    }
+    fn access(&self, device: i32) -> Result<Access, BackendError> {
+        self.inner.access(device)
+    }
+    fn watches_blocks(&self) -> bool {
+        self.inner.watches_blocks()
+    }
+    fn block_allocated(&self, at: Addr, bytes: u64) {
+        self.inner.block_allocated(at, bytes);
+    }
+    fn block_freed(&self, at: Addr) {
+        self.inner.block_freed(at);
     }
 }

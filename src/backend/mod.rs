@@ -32,6 +32,12 @@ pub enum BackendError {
     /// The stream named is not one.
     #[error("{0}")]
     InvalidStream(String),
+    /// A stream is being captured, so that this call would be refused or would end the capture.
+    #[error("{0}")]
+    Capturing(String),
+    /// This device, driver or backend cannot do it.
+    #[error("{0}")]
+    NotSupported(String),
     /// Anything else, with the call and the driver's code.
     #[error("{0}")]
     Other(String),
@@ -44,6 +50,21 @@ pub struct Event(pub u64);
 impl Event {
     /// An event that is complete from the start: nothing was in flight when it was recorded.
     pub const COMPLETE: Event = Event(0);
+}
+
+/// A stream capture in progress, or the graph that came of it. Never used for two captures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CaptureId(pub u64);
+
+/// What a device may do with memory of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    None,
+    /// Read.
+    Read,
+    /// Read and write.
+    ReadWrite,
 }
 
 /// What the pool asks of a device. Sizes are in bytes and multiples of [`Backend::granularity`].
@@ -90,6 +111,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// The capture that work queued on `stream` now goes into, if any. May touch the stream: only inside a call
+    /// that names it.
+    fn capture(&self, _stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
+        Ok(None)
+    }
+
     /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError>;
 
@@ -107,6 +134,54 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     fn forget(&self, event: Event);
 
     /// Blocks until all work queued on any stream before this call, destroyed streams included, has
-    /// completed.
+    /// completed. `Capturing`: refused, because it would end a capture; nothing was waited for.
     fn synchronize_all(&self) -> Result<(), BackendError>;
+
+    /// Must every block lie in one page, because pages cannot be put side by side, or somebody registers
+    /// blocks by their page? The pool then cuts blocks within pages and moves none.
+    fn blocks_in_one_page(&self) -> bool {
+        false
+    }
+
+    /// Does memory come with its address? The pool then asks for pages by `create_at` only, and neither reserves,
+    /// maps nor unmaps.
+    fn pages_have_addresses(&self) -> bool {
+        false
+    }
+
+    /// Creates physical memory at an address of the device's choice, ready for use. `release` ends it; it may
+    /// wait for running work.
+    fn create_at(&self, _bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        Err(BackendError::NotSupported(format!(
+            "{} memory has no address of its own",
+            self.name()
+        )))
+    }
+
+    /// Sets what another device may do with the memory mapped now and later. All or nothing.
+    fn set_access(&self, _device: i32, _access: Access) -> Result<(), BackendError> {
+        Err(BackendError::NotSupported(format!(
+            "{} memory is no other device's to reach",
+            self.name()
+        )))
+    }
+
+    /// Tells what a device may do with the memory.
+    fn access(&self, _device: i32) -> Result<Access, BackendError> {
+        Err(BackendError::NotSupported(format!(
+            "{} memory is no other device's to reach",
+            self.name()
+        )))
+    }
+
+    /// Does somebody watch the blocks (`block_allocated`, `block_freed`)? Does not change.
+    fn watches_blocks(&self) -> bool {
+        false
+    }
+
+    /// A block was handed out.
+    fn block_allocated(&self, _at: Addr, _bytes: u64) {}
+
+    /// A block is being freed; its memory is not anybody's yet.
+    fn block_freed(&self, _at: Addr) {}
 }

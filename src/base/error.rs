@@ -143,6 +143,9 @@ pub enum Error {
     /// The device lost its contents.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
+    /// Refused because a stream is being captured into a graph, or a wrong use of a capture.
+    #[error("{0}")]
+    Capture(String),
     /// Called in a forked child.
     #[error("this pool belongs to the parent process; a forked child must create its own after exec")]
     Forked,

@@ -157,6 +157,7 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             )?,
         },
         slack: given.slack,
+        blocks_in_one_page: false,
         name,
         on_oom: on_oom(&given, &cell),
     };

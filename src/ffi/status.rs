@@ -57,6 +57,8 @@ pub enum weir_status {
     WEIR_ERROR_NOT_READY = 23,
     /// A defect of weir itself; please report the message.
     WEIR_ERROR_INTERNAL = 24,
+    /// Refused because a stream is being captured into a graph, or a wrong use of a capture.
+    WEIR_ERROR_CAPTURE = 25,
 }
 
 use weir_status::*;
@@ -88,12 +90,13 @@ impl weir_status {
             Error::Forked => WEIR_ERROR_FORKED,
             Error::LiveBlocks(_) => WEIR_ERROR_LIVE_BLOCKS,
             Error::Internal(_) => WEIR_ERROR_INTERNAL,
+            Error::Capture(_) => WEIR_ERROR_CAPTURE,
         }
     }
 }
 
 /// Every name at the place of its number.
-pub(super) const NAMES: [&std::ffi::CStr; 25] = [
+pub(super) const NAMES: [&std::ffi::CStr; 26] = [
     c"WEIR_OK",
     c"WEIR_ERROR_INVALID_ARGUMENT",
     c"WEIR_ERROR_NULL_POINTER",
@@ -119,6 +122,7 @@ pub(super) const NAMES: [&std::ffi::CStr; 25] = [
     c"WEIR_ERROR_LIVE_BLOCKS",
     c"WEIR_ERROR_NOT_READY",
     c"WEIR_ERROR_INTERNAL",
+    c"WEIR_ERROR_CAPTURE",
 ];
 
 #[cfg(test)]
@@ -128,7 +132,7 @@ mod tests {
     use crate::base::units::{Addr, StreamHandle};
 
     /// Published numbers. A line here may be added, never changed.
-    const FROZEN: [(weir_status, i32); 25] = [
+    const FROZEN: [(weir_status, i32); 26] = [
         (WEIR_OK, 0),
         (WEIR_ERROR_INVALID_ARGUMENT, 1),
         (WEIR_ERROR_NULL_POINTER, 2),
@@ -154,6 +158,7 @@ mod tests {
         (WEIR_ERROR_LIVE_BLOCKS, 22),
         (WEIR_ERROR_NOT_READY, 23),
         (WEIR_ERROR_INTERNAL, 24),
+        (WEIR_ERROR_CAPTURE, 25),
     ];
 
     #[test]
@@ -212,6 +217,7 @@ mod tests {
             Error::Forked,
             Error::LiveBlocks(text()),
             Error::Internal(text()),
+            Error::Capture(text()),
         ];
         for error in errors {
             let variant = format!("{error:?}");

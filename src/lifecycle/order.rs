@@ -59,6 +59,8 @@ fn backend_error(error: BackendError) -> Error {
     match error {
         BackendError::Unloaded => Error::Unloaded,
         BackendError::Lost(why) => Error::DeviceLost(why),
+        BackendError::Capturing(why) => Error::Capture(why),
+        BackendError::NotSupported(why) => Error::NotSupported(why),
         BackendError::InvalidStream(why) | BackendError::OutOfMemory(why) | BackendError::Other(why) => {
             Error::Backend(why)
         }
