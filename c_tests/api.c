@@ -41,6 +41,7 @@ static void status_names(void) {
         {WEIR_ERROR_LIVE_BLOCKS, 22, "WEIR_ERROR_LIVE_BLOCKS"},
         {WEIR_ERROR_NOT_READY, 23, "WEIR_ERROR_NOT_READY"},
         {WEIR_ERROR_INTERNAL, 24, "WEIR_ERROR_INTERNAL"},
+        {WEIR_ERROR_CAPTURE, 25, "WEIR_ERROR_CAPTURE"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK_EQUAL(all[i].status, all[i].number);
