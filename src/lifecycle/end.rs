@@ -88,12 +88,16 @@ pub fn create(config: Config) -> Result<usize, Error> {
 
 /// Ends a pool whatever its references.
 pub fn destroy(handle: usize) -> Result<(), Error> {
+    POOLS.get(handle)?.may_end()?;
     let pool = POOLS.remove(handle, Ending::Destroyed)?;
     end(handle, &pool)
 }
 
 /// One reference less; the last one ends the pool.
 pub fn release(handle: usize) -> Result<(), Error> {
+    if POOLS.is_last(handle)? {
+        POOLS.get(handle)?.may_end()?;
+    }
     match POOLS.release(handle)? {
         Some(pool) => end(handle, &pool),
         None => Ok(()),
@@ -118,6 +122,10 @@ pub fn finalize() -> Result<(), Error> {
     defaults::forget_current();
     let mut reports: Vec<String> = Vec::new();
     for handle in POOLS.handles() {
+        if let Err(Error::Capture(why)) = POOLS.get(handle).and_then(|pool| pool.may_end()) {
+            reports.push(why);
+            continue;
+        }
         // Somebody else may have destroyed it just now.
         if let Ok(pool) = POOLS.remove(handle, Ending::Finalized) {
             reports.extend(report(handle, &pool, &pool.end()));
