@@ -8,7 +8,7 @@ static weir_stream busy, idle_stream;
 static void no_limit(void) {
     weir_pool *pool = check_pool(0), *fresh, *shared;
     weir_pool_options o = check_options(0);
-    void *in_use, *large, *second, *p, *q, *recorded, *batch[3];
+    void *in_use, *small, *large, *second, *p, *q, *recorded, *batch[3];
     size_t sizes[] = {1000, 5 * MiB, 40 * MiB}, counts[] = {50, 2, 1};
     weir_event event = event_new();
     CHECK_OK(weir_pool_alloc(pool, 16 * MiB, busy, &in_use));
@@ -18,8 +18,7 @@ static void no_limit(void) {
     queue_write(busy, &write);
     queue_check(busy, &check);
 
-    CHECK_OK(weir_pool_alloc(pool, 1000, busy, &p));
-    CHECK_OK(weir_pool_free(pool, p, busy));
+    CHECK_OK(weir_pool_alloc(pool, 1000, busy, &small));
     CHECK_OK(weir_pool_alloc(pool, 64 * MiB, idle_stream, &large));
     CHECK_OK(weir_pool_alloc(pool, 64 * MiB, busy, &second));
     CHECK_OK(weir_pool_free(pool, in_use, busy));
@@ -41,6 +40,7 @@ static void no_limit(void) {
     CHECK(CHECK_STATS(pool).reserved_bytes + 48 * MiB <= before.reserved_bytes); /* pages at its ends may be shared */
     CHECK_OK(weir_pool_set_release_threshold(pool, 0));
     CHECK_OK(weir_pool_free(pool, second, busy));
+    CHECK_OK(weir_pool_free(pool, small, busy));
 
     CHECK_OK(weir_default_pool(check_device(), &shared));
     CHECK_OK(weir_pool_create(&o, &fresh));

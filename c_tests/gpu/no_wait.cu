@@ -40,7 +40,7 @@ enum { PIECES = 32 };
 
 static void calls_that_do_not_wait(void) {
     weir_pool *pool = gpu_pool(0, "no limit"), *tight = gpu_pool(PIECES * piece, "in pieces"), *fresh = NULL, *shared = NULL;
-    void *on_busy, *on_idle, *second, *large, *p, *q, *pieces[PIECES], *batch[3], *recorded;
+    void *on_busy, *on_idle, *small, *second, *large, *p, *q, *pieces[PIECES], *batch[3], *recorded;
     size_t sizes[] = {1000, 5 * MiB, 70 * MiB}, counts[] = {100, 4, 1};
     weir_event event = NULL;
     cudaEvent_t made;
@@ -66,8 +66,7 @@ static void calls_that_do_not_wait(void) {
 
     TIMED("alloc 1000 bytes, idle stream", weir_pool_alloc(pool, 1000, idle_stream, &p));
     TIMED("free it", weir_pool_free(pool, p, idle_stream));
-    TIMED("alloc 1000 bytes, the kernel's stream", weir_pool_alloc(pool, 1000, busy, &p));
-    TIMED("free it", weir_pool_free(pool, p, busy));
+    TIMED("alloc 1000 bytes, the kernel's stream", weir_pool_alloc(pool, 1000, busy, &small));
     before = CHECK_STATS(pool);
     TIMED("alloc 2 GiB, idle stream (growth)", weir_pool_alloc(pool, 2 * GiB, idle_stream, &large));
     after = CHECK_STATS(pool);
@@ -116,6 +115,8 @@ static void calls_that_do_not_wait(void) {
     after = CHECK_STATS(pool);
     CHECK(after.page_releases > before.page_releases);
     TIMED("free 512 MiB, the kernel's stream, release threshold 0", weir_pool_free(pool, second, busy));
+
+    TIMED("free 1000 bytes, the kernel's stream, release threshold 0", weir_pool_free(pool, small, busy));
 
     TIMED("get_stats", weir_pool_get_stats(pool, &after));
     TIMED("set_attribute", weir_pool_set_attribute(pool, WEIR_ATTRIBUTE_REUSE_ALLOW_OPPORTUNISTIC, 1));
