@@ -31,7 +31,6 @@ static void *from_another_thread(void *arg) {
     CHECK_OK(weir_pool_alloc(pool, 1000, NULL, &p));
     CHECK_OK(weir_pool_free(pool, p, NULL));
     CHECK_OK(weir_pool_trim(pool, 0));
-    REFUSED(weir_pool_release_capture(pool, id));
     REFUSED(weir_pool_destroy(pool));
     try_squeeze();
     return NULL;
@@ -53,7 +52,6 @@ static void misuse(int mode) {
     CHECK_OK(weir_event_record(inside, s));
     STILL_CAPTURING();
 
-    REFUSED(weir_pool_release_capture(pool, id));
     REFUSED(weir_pool_destroy(pool));
     REFUSED(weir_stream_synchronize(s));
     REFUSED(weir_event_synchronize(inside));
@@ -142,6 +140,27 @@ static void ended_by_the_program(int mode) {
     stream_end(s);
 }
 
+/* Released before its end, a capture gets nothing more and gives nothing back, until it has ended. */
+static void released_too_early(int mode) {
+    void *p, *q = NULL;
+    s = stream_new();
+    pool = check_pool(0);
+    id = capture_begin(s, mode);
+    CHECK_OK(weir_pool_alloc(pool, block, s, &p));
+    queue_fill(s, p, block, 1);
+    CHECK_OK(weir_pool_release_capture(pool, id));
+    REFUSED(weir_pool_alloc(pool, block, s, &q));
+    REFUSED(weir_pool_free(pool, p, s));
+    CHECK(q == NULL);
+    captured graph = capture_end(s);
+    captured_end(&graph);
+    CHECK_OK(weir_pool_free(pool, p, s));
+    CHECK_OK(weir_pool_squeeze(pool, NULL));
+    CHECK_EQUAL(CHECK_STATS(pool).reserved_bytes, 0);
+    CHECK_OK(weir_pool_destroy(pool));
+    stream_end(s);
+}
+
 static void arguments(void) {
     uint64_t capture = 77;
     pool = check_pool(0);
@@ -161,6 +180,7 @@ int main(void) {
         misuse(capture_modes[m]);
         legacy_stream(capture_modes[m]);
         ended_by_the_program(capture_modes[m]);
+        released_too_early(capture_modes[m]);
     }
     arguments();
     CHECK_OK(weir_finalize());
