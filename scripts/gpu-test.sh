@@ -80,6 +80,8 @@ note_of() {
         sed -n '/The following tests FAILED/,$p' "$log" | grep -oE '[0-9]+ - [^ ]+ \([A-Za-z]+' | sed 's/.* - //; s/ (/:/' | head -n 4 | tr '\n' ' '
     elif grep -q '^note: ' "$log"; then
         grep '^note: ' "$log" | tail -n 1 | cut -c7-
+    elif grep -qE '\.(c|cu|cuh|h):[0-9]+: ' "$log"; then # the check that failed
+        grep -m 1 -oE '[^/ ]+\.(c|cu|cuh|h):[0-9]+: .*' "$log"
     else
         tail -n 1 "$log"
     fi | tr '\n' ' ' | cut -c1-110
@@ -99,8 +101,8 @@ step() {
         [ -z "$only" ] || [[ $only == *",$name,"* ]] || return 0
     fi
     [[ $skip != *",$name,"* ]] || return 0
-    if [ "$name" != build ] && [ "${results[0]:-ok}" != ok ]; then
-        finish "$name" 'not run' 0 'the build failed'
+    if [ "$name" != build ] && [ ! -e "$tests/CTestTestfile.cmake" ]; then
+        finish "$name" 'not run' 0 'there is nothing built'
         return
     fi
     if [ "$left" -lt 5 ]; then
@@ -116,16 +118,18 @@ step() {
     finish "$name" "$result" $((SECONDS - start)) "$(note_of "$log")"
 }
 
+# One program that does not compile keeps nobody from running the others.
 build() {
-    set -e
-    command -v nvcc compute-sanitizer
-    cmake -S c_tests -B "$tests" -DCMAKE_PREFIX_PATH="$prefix" -DWEIR_TEST_GPU=ON
-    cmake --build "$tests" --parallel "$jobs"
-    ls "$gpu"/gpu.{stress,no_wait,oom,illegal,capture,planted}
+    local failed=0
+    command -v nvcc && command -v compute-sanitizer || return 1
+    cmake -S c_tests -B "$tests" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" -DWEIR_TEST_GPU=ON || return 1
+    cmake --build "$tests" --parallel "$jobs" -- --keep-going || failed=1
+    ls "$gpu"/gpu.{stress,no_wait,oom,illegal,capture,planted} || failed=1
     if [ ! -x "$replay" ]; then
-        cmake -S examples/replay -B "$out/replay" -DCMAKE_PREFIX_PATH="$prefix"
-        cmake --build "$out/replay" --parallel "$jobs"
+        cmake -S examples/replay -B "$out/replay" -DCMAKE_PREFIX_PATH="$prefix" &&
+            cmake --build "$out/replay" --parallel "$jobs" || failed=1
     fi
+    [ $failed = 0 ] || return 1
     echo "note: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1); $(nvcc --version | grep -oE 'release [0-9.]+')"
 }
 
@@ -164,8 +168,8 @@ replayed() {
     done | tee "$out/replayed.all"
     # A column that is called ratio, and at least one row.
     awk -v most="$most" '
-        $1 == "trace" { for (i = 1; i <= NF; i++) if ($i == "ratio") column = i - NF; fields = NF; next }
-        fields && NF && NF <= fields && $(NF + column) ~ /^[0-9.]+$/ { rows++; if ($(NF + column) > worst) { worst = $(NF + column); name = $1 } }
+        $1 == "trace" { for (i = 1; i <= NF; i++) if ($i == "ratio") column = i; fields = NF; next }
+        column && NF == fields && $column ~ /^[0-9.]+$/ { rows++; if ($column > worst) { worst = $column; name = $1 } }
         /^note: .* failed$/ { bad++; print }
         END { printf "note: %d rows, %d traces failed, worst held / live %.3f (%s)\n", rows, bad, worst, name; exit !(rows && !bad && worst <= most) }' "$out/replayed.all"
 }
