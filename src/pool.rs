@@ -13,7 +13,7 @@ use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::metered::Metered;
-use crate::backend::{Backend, BackendError, Event};
+use crate::backend::{Access, Backend, BackendError, Event};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, CaptureId, StreamHandle, Timeline};
@@ -184,10 +184,9 @@ impl Pool {
 
     /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
     pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> {
-        if !self.backend.usable() {
+        let Some(stream) = self.name_for_free(stream)? else {
             return self.free_quietly(at);
-        }
-        let stream = self.name(stream)?;
+        };
         let mut heap = self.books_for(stream)?;
         let block = heap.find_block(at.0)?;
         let index = index(&mut heap, stream);
@@ -202,15 +201,12 @@ impl Pool {
         blocks: impl Iterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let usable = self.backend.usable();
-        let stream = if usable {
-            self.name(stream)?
-        } else {
-            Named {
-                handle: stream,
-                line: None,
-            }
-        };
+        let named = self.name_for_free(stream)?;
+        let usable = named.is_some();
+        let stream = named.unwrap_or(Named {
+            handle: stream,
+            line: None,
+        });
         let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
         let index = index(&mut heap, stream);
@@ -238,6 +234,15 @@ impl Pool {
             self.apply_threshold();
         }
         Ok(bytes)
+    }
+
+    /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
+    fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
+        match self.name(stream) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(Error::Unloaded | Error::DeviceLost(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The backend is gone: only the books are kept, so that leaks are still counted rightly.
@@ -339,6 +344,22 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Sets what another device may do with the pool's memory, now and later.
+    pub fn set_access(&self, device: i32, access: Access) -> Result<(), Error> {
+        drop(self.books()?);
+        self.backend
+            .set_access(device, access)
+            .map_err(|error| translate(error, StreamHandle(0)))
+    }
+
+    /// What a device may do with the pool's memory.
+    pub fn access(&self, device: i32) -> Result<Access, Error> {
+        drop(self.books()?);
+        self.backend
+            .access(device)
+            .map_err(|error| translate(error, StreamHandle(0)))
     }
 
     /// The counters now.

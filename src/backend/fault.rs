@@ -340,6 +340,10 @@ impl Backend for Faulty {
         self.call(Call::SynchronizeAll)?;
         self.inner.synchronize_all()
     }
+
+    fn close(&self) {
+        self.inner.close();
+    }
 }
 
 #[cfg(test)]

@@ -149,4 +149,7 @@ impl Backend for Metered {
     fn block_freed(&self, at: Addr) {
         self.inner.block_freed(at);
     }
+    fn close(&self) {
+        self.inner.close();
+    }
 }

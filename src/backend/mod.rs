@@ -11,6 +11,7 @@ use thiserror::Error;
 
 pub mod call;
 pub mod counting;
+pub mod cuda;
 pub mod fault;
 pub mod host;
 pub mod ledger;
@@ -175,4 +176,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// A block is being freed; its memory is not anybody's yet.
     fn block_freed(&self, _at: Addr) {}
+
+    /// The pool has ended and given everything back: no other call follows. What the backend itself holds of the
+    /// device goes now, because the last reference to it may be dropped while a thread or the process is ending.
+    fn close(&self) {}
 }

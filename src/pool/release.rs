@@ -158,6 +158,7 @@ impl Pool {
         for range in &heap.space.ranges {
             let _ = self.backend.unreserve(Addr(range.base), range.bytes);
         }
+        self.backend.close();
     }
 }
 
