@@ -314,7 +314,8 @@ typedef struct {
    */
   int32_t reuse_allow_internal_dependencies;
   /**
-   * Must be 0 in this version.
+   * How other processes will get at device memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1) and
+   * CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Must be 0 for host memory. Default: 0.
    */
   uint32_t ipc_handle_types;
   /**
@@ -334,6 +335,23 @@ typedef struct {
    * Shown in messages and reports; copied; NULL: "pool". Default: NULL.
    */
   const char *name;
+  /**
+   * A weir_device_memory, for device memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
+   */
+  int32_t device_memory;
+  /**
+   * 0 or 1: network cards can reach device memory (GPUDirect RDMA). Default: 0.
+   */
+  int32_t gpu_direct_rdma;
+  /**
+   * 0 or 1: every block lies in one handle of the driver (in one page, on the host), for those who register blocks
+   * by it, such as NCCL. Pages are then never moved, and the pool holds more memory than it would. Default: 0.
+   */
+  int32_t one_handle_blocks;
+  /**
+   * Must be 0.
+   */
+  int32_t reserved;
 } weir_pool_options;
 
 /**
@@ -481,7 +499,8 @@ const char *weir_last_error(void);
 
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
- * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), and
+ * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
+ * or plain), and
  * WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
@@ -708,19 +727,27 @@ weir_status weir_pool_get_attribute(weir_pool *pool,
                                     uint64_t *value);
 
 /**
- * Sets what another GPU may do with the pool's memory, now and later: a weir_access.
+ * Sets what another GPU may do with the pool's memory, now and later: a weir_access. It is for all of the pool's memory
+ * or, if the call fails, for none. Work of that GPU that uses the memory must be complete before access is taken from
+ * it. The pool's own GPU always reads and writes, which cannot be changed.
  *
  * Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
- * WEIR_ERROR_NOT_SUPPORTED for a host pool.
+ * WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN, for a GPU that does not exist or cannot
+ * reach the pool's, and for the pool's own; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
  */
-weir_status weir_pool_set_access(weir_pool *pool, int device, int32_t access);
+weir_status weir_pool_set_access(weir_pool *pool,
+                                 int device,
+                                 int32_t access);
 
 /**
- * Tells what another GPU may do with the pool's memory: a weir_access.
+ * Tells what a GPU may do with the pool's memory: a weir_access.
  *
- * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a host pool.
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a host pool, for a GPU that does not
+ * exist, and for GPUs other than the pool's own with WEIR_DEVICE_MEMORY_PLAIN; WEIR_ERROR_UNLOADED.
  */
-weir_status weir_pool_get_access(weir_pool *pool, int device, int32_t *access);
+weir_status weir_pool_get_access(weir_pool *pool,
+                                 int device,
+                                 int32_t *access);
 
 /**
  * Writes the counters of this moment to `stats`, whose struct_size the caller has set to
@@ -780,6 +807,25 @@ weir_status weir_event_synchronize(weir_event event);
  * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_device_synchronize(void);
+
+/**
+ * Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their
+ * launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured.
+ *
+ * A block allocated on a stream that is being captured belongs to the graph, which uses it anew on each launch.
+ * Freed on a stream of the same capture, its memory serves later requests of that stream in that capture, and
+ * nobody else; freed elsewhere, it serves nobody. This call gives all such memory back to the pool: what was freed
+ * is then for any stream, as soon as the stream it was freed on has done its work. Blocks still allocated stay so.
+ * A capture that took nothing from the pool is fine. Until this call the pool keeps the graph's memory mapped;
+ * trim and squeeze leave it alone.
+ *
+ * Too early a call cannot be seen here, but the pool refuses every later call that names a stream which still is
+ * being captured so (WEIR_ERROR_CAPTURE). The release threshold is applied.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_release_capture(weir_pool *pool,
+                                      uint64_t capture);
 
 /**
  * Creates a host stream: work queued on it runs in order, on a thread of its own. The caller destroys it.

@@ -14,6 +14,15 @@ pub enum MemoryKind {
     Host,
 }
 
+/// How device memory is come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceMemory {
+    /// Pages that are mapped where they are needed, if the device and its driver can.
+    Mapped,
+    /// Segments of the driver's plain allocator.
+    Plain,
+}
+
 /// Called without any lock when a request is about to fail, with the bytes asked for; true: try once more.
 pub type OomCallback = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
@@ -34,6 +43,12 @@ pub struct Config {
     pub reuse: Reuse,
     /// The pool grows rather than moves pages while it holds at most `(1 + slack)` times the peak in use.
     pub slack: f64,
+    /// How device memory is come by.
+    pub device_memory: DeviceMemory,
+    /// Network cards can reach the memory.
+    pub gpu_direct_rdma: bool,
+    /// A mask of CU_MEM_HANDLE_TYPE_*: how the memory can be shared with other processes.
+    pub ipc_handle_types: u32,
     /// Every block lies in one physical page, for those who register blocks by it (NCCL, RDMA); nothing is moved.
     pub blocks_in_one_page: bool,
     /// Shown in reports and messages.
@@ -56,6 +71,9 @@ impl Default for Config {
                 internal_dependencies: true,
             },
             slack: 0.025,
+            device_memory: DeviceMemory::Mapped,
+            gpu_direct_rdma: false,
+            ipc_handle_types: 0,
             blocks_in_one_page: false,
             name: String::new(),
             on_oom: None,

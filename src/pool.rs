@@ -13,10 +13,10 @@ use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::metered::Metered;
-use crate::backend::{Backend, BackendError, Event};
+use crate::backend::{Access, Backend, BackendError, Event};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
-use crate::base::units::{Addr, StreamHandle, StreamId};
+use crate::base::units::{Addr, CaptureId, StreamHandle, Timeline};
 use crate::config::Config;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ struct Growth {
 struct Named {
     handle: StreamHandle,
     /// None: no work is ever in flight on it.
-    id: Option<StreamId>,
+    line: Option<Timeline>,
 }
 
 /// A stream-ordered memory pool. Every method may be called from any thread; after `end` each fails with
@@ -129,7 +129,7 @@ impl Pool {
     pub fn alloc(&self, bytes: u64, align: u64, stream: StreamHandle) -> Result<Addr, Error> {
         check_request(bytes, align)?;
         let stream = self.name(stream)?;
-        let mut heap = self.books()?;
+        let mut heap = self.books_for(stream)?;
         let index = index(&mut heap, stream);
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
@@ -158,6 +158,7 @@ impl Pool {
                     for at in &mut out[..index] {
                         let block = heap.find_block(at.0).expect("allocated above");
                         // handed to nobody: no work can use it
+                        heap.forget_uses(block);
                         heap.free(block, COMMON, true);
                         heap.stats.allocations -= 1;
                         heap.stats.frees -= 1;
@@ -171,7 +172,7 @@ impl Pool {
     }
 
     fn alloc_named(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
-        let mut heap = self.books()?;
+        let mut heap = self.books_for(stream)?;
         let index = index(&mut heap, stream);
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
@@ -183,11 +184,10 @@ impl Pool {
 
     /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
     pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> {
-        if !self.backend.usable() {
+        let Some(stream) = self.name_for_free(stream)? else {
             return self.free_quietly(at);
-        }
-        let stream = self.name(stream)?;
-        let mut heap = self.books()?;
+        };
+        let mut heap = self.books_for(stream)?;
         let block = heap.find_block(at.0)?;
         let index = index(&mut heap, stream);
         let bytes = heap.free(block, index, false);
@@ -201,16 +201,13 @@ impl Pool {
         blocks: impl Iterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let usable = self.backend.usable();
-        let stream = if usable {
-            self.name(stream)?
-        } else {
-            Named {
-                handle: stream,
-                id: None,
-            }
-        };
-        let mut heap = self.books()?;
+        let named = self.name_for_free(stream)?;
+        let usable = named.is_some();
+        let stream = named.unwrap_or(Named {
+            handle: stream,
+            line: None,
+        });
+        let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
         let index = index(&mut heap, stream);
         for at in blocks {
@@ -239,6 +236,15 @@ impl Pool {
         Ok(bytes)
     }
 
+    /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
+    fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
+        match self.name(stream) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(Error::Unloaded | Error::DeviceLost(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The backend is gone: only the books are kept, so that leaks are still counted rightly.
     fn free_quietly(&self, at: Addr) -> Result<u64, Error> {
         let mut heap = self.books()?;
@@ -259,10 +265,10 @@ impl Pool {
     /// The block is also used on `stream`: its free waits for that stream's work too.
     pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
         let stream = self.name(stream)?;
-        let mut heap = self.books()?;
+        let mut heap = self.books_for(stream)?;
         let block = heap.find_block(at.0)?;
-        if let Some(id) = stream.id {
-            heap.record_use(block, id);
+        if let Some(line) = stream.line {
+            heap.record_use(block, line);
         }
         Ok(())
     }
@@ -283,6 +289,7 @@ impl Pool {
         let mut heap = self.books()?;
         for at in blocks {
             let block = heap.find_block(at.0)?;
+            heap.forget_uses(block);
             heap.free(block, COMMON, true);
         }
         Ok(())
@@ -339,6 +346,22 @@ impl Pool {
         Ok(())
     }
 
+    /// Sets what another device may do with the pool's memory, now and later.
+    pub fn set_access(&self, device: i32, access: Access) -> Result<(), Error> {
+        drop(self.books()?);
+        self.backend
+            .set_access(device, access)
+            .map_err(|error| translate(error, StreamHandle(0)))
+    }
+
+    /// What a device may do with the pool's memory.
+    pub fn access(&self, device: i32) -> Result<Access, Error> {
+        drop(self.books()?);
+        self.backend
+            .access(device)
+            .map_err(|error| translate(error, StreamHandle(0)))
+    }
+
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
         let heap = self.books()?;
@@ -393,14 +416,46 @@ impl Pool {
         }
     }
 
+    /// The books, for a call that names a stream.
+    fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.books()?;
+        if let Some(capture) = stream.line.and_then(|line| line.capture)
+            && heap.is_released(capture)
+        {
+            return Err(Error::Capture(format!(
+                "capture {} was released to the pool, but stream {} is still being captured; release it when the \
+                 graph is gone",
+                capture.0, stream.handle
+            )));
+        }
+        Ok(heap)
+    }
+
+    /// The graph of a capture is gone, with all that was made of it, and its launches are complete: what was
+    /// handed out in the capture, and freed since, is everybody's. A capture that took nothing from the pool is
+    /// none of its concern.
+    pub fn release_capture(&self, capture: CaptureId) -> Result<(), Error> {
+        let mut heap = self.books()?;
+        heap.release_capture(capture);
+        let over = heap.stats.reserved > heap.release_threshold;
+        drop(heap);
+        if over {
+            self.apply_threshold();
+        }
+        Ok(())
+    }
+
     /// Who is this? Asks the backend, so no lock may be held.
     fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
-        match self.backend.stream_id(handle) {
-            Ok(id) if self.backend.is_inert(id) => Ok(Named { handle, id: None }),
-            Ok(id) => Ok(Named { handle, id: Some(id) }),
+        match self.backend.timeline(handle) {
+            Ok(line) if self.backend.is_inert(line.stream) => Ok(Named { handle, line: None }),
+            Ok(line) => Ok(Named {
+                handle,
+                line: Some(line),
+            }),
             Err(error) => Err(translate(error, handle)),
         }
     }
@@ -414,7 +469,7 @@ impl Drop for Pool {
 
 /// The arena of a named stream.
 fn index(heap: &mut Heap, stream: Named) -> u32 {
-    stream.id.map_or(COMMON, |id| heap.stream(id))
+    stream.line.map_or(COMMON, |line| heap.stream(line))
 }
 
 fn check_request(bytes: u64, align: u64) -> Result<(), Error> {

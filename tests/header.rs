@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 8] = [
+const CHAPTERS: [&str; 9] = [
     "types",
     "status",
     "text",
@@ -19,6 +19,7 @@ const CHAPTERS: [&str; 8] = [
     "pool",
     "stats",
     "order",
+    "capture",
     "host_streams",
 ];
 
@@ -134,15 +135,18 @@ fn layouts_and_numbers_are_frozen() {
         #define CHECK(x) _Static_assert(x, #x)
         #endif
         CHECK(sizeof(weir_status) == 4);
-        CHECK(sizeof(weir_pool_options) == 88);
+        CHECK(sizeof(weir_pool_options) == 104);
         CHECK(offsetof(weir_pool_options, max_bytes) == 16);
         CHECK(offsetof(weir_pool_options, slack) == 56);
         CHECK(offsetof(weir_pool_options, on_oom) == 64);
         CHECK(offsetof(weir_pool_options, name) == 80);
+        CHECK(offsetof(weir_pool_options, device_memory) == 88);
+        CHECK(offsetof(weir_pool_options, one_handle_blocks) == 96);
         CHECK(sizeof(weir_pool_stats) == 192);
         CHECK(offsetof(weir_pool_stats, largest_free_bytes) == 72);
         CHECK(offsetof(weir_pool_stats, fragmentation) == 184);
         CHECK(WEIR_MEMORY_DEVICE == 0 && WEIR_MEMORY_PINNED == 1 && WEIR_MEMORY_HOST == 2);
+        CHECK(WEIR_DEVICE_MEMORY_MAPPED == 0 && WEIR_DEVICE_MEMORY_PLAIN == 1);
         CHECK(WEIR_ATTRIBUTE_REUSE_FOLLOW_EVENT_DEPENDENCIES == 1 && WEIR_ATTRIBUTE_USED_HIGH == 8);
         CHECK(WEIR_ACCESS_NONE == 0 && WEIR_ACCESS_READ == 1 && WEIR_ACCESS_READ_WRITE == 3);
         CHECK(WEIR_DEVICE_HOST == -1);

@@ -113,11 +113,11 @@ fn other_values_are_streams_with_nothing_in_flight() {
     for value in [0, 1, 2, 0x7fff_0000_1000, usize::MAX] {
         let stream = StreamHandle(value);
         assert_eq!(b.record(stream), Ok(Event::COMPLETE));
-        assert_eq!(b.stream_id(stream), b.stream_id(stream));
-        assert_ne!(b.stream_id(stream), b.stream_id(real));
+        assert_eq!(b.timeline(stream), b.timeline(stream));
+        assert_ne!(b.timeline(stream), b.timeline(real));
         b.wait(stream, Event::COMPLETE).unwrap();
     }
-    assert_ne!(b.stream_id(StreamHandle(1)), b.stream_id(StreamHandle(2)));
+    assert_ne!(b.timeline(StreamHandle(1)), b.timeline(StreamHandle(2)));
     assert_eq!(b.query(Event::COMPLETE), Ok(true));
     streams::destroy(real).unwrap();
 }
@@ -130,7 +130,7 @@ fn handles_are_recycled_and_ids_are_not() {
     for _ in 0..1000 {
         let stream = streams::create().unwrap();
         assert!(streams::is_stream(stream));
-        let id = b.stream_id(stream).unwrap();
+        let id = b.timeline(stream).unwrap().stream;
         assert!(seen.iter().all(|&(_, old)| old != id), "an id was used twice");
         let recycled = seen.iter().any(|&(old, _)| old == stream);
         seen.push((stream, id));

@@ -15,7 +15,7 @@ use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
 use crate::base::error::Error;
-use crate::base::units::{Addr, EventHandle, StreamId};
+use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
 use crate::observe::stats::Stats;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -31,8 +31,10 @@ pub struct Heap {
     pub slabs: Slabs,
     /// Arenas by index; `COMMON` first. An index is never used again.
     pub arenas: Vec<Option<Box<Arena>>>,
-    /// Streams by identity.
-    pub ids: FxHashMap<StreamId, u32>,
+    /// Arenas by timeline.
+    pub ids: FxHashMap<Timeline, u32>,
+    /// Captures that were released, the latest last.
+    pub released: VecDeque<CaptureId>,
     /// An arena for the next stream.
     pub spare_arena: Option<Box<Arena>>,
     /// Blocks that further streams use, by address.
@@ -49,10 +51,12 @@ pub struct Heap {
     pub release_threshold: u64,
 }
 
-/// Streams that use a block beside the one that will free it.
+/// Who uses a block beside the stream that will free it.
 #[derive(Debug, Default)]
 pub struct Users {
-    streams: Vec<StreamId>,
+    /// The part of a capture that it was handed out on.
+    pub(super) born: Option<Timeline>,
+    pub(super) streams: Vec<Timeline>,
     /// Empty, with room for what its free will need.
     needs: Clock,
 }
@@ -82,8 +86,9 @@ impl Heap {
             space: Space::new(slot),
             pages: Pages::default(),
             slabs: Slabs::default(),
-            arenas: vec![Some(Box::new(Arena::new(StreamId(u64::MAX))))],
+            arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
+            released: VecDeque::new(),
             spare_arena: None,
             also_used: FxHashMap::default(),
             limbo: VecDeque::new(),
@@ -102,6 +107,7 @@ impl Heap {
         };
         self.stats.allocations += 1;
         self.expect_stream();
+        self.born(at, stream);
         Some(at)
     }
 
@@ -178,11 +184,8 @@ impl Heap {
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.stats.used -= bytes;
-        if !self.also_used.is_empty()
-            && let Some(users) = self.also_used.remove(&self.block_start(block))
-            && !complete
-        {
-            self.hold_back(block, bytes, stream, users);
+        if let Some(users) = self.users_at_free(block, stream, complete) {
+            self.hold_back(block, bytes, (!complete).then_some(stream), users);
             return bytes;
         }
         match block {
@@ -280,20 +283,55 @@ impl Heap {
     }
 
     /// The block is used on `stream` too.
-    pub fn record_use(&mut self, block: Block, stream: StreamId) {
-        let start = self.block_start(block);
-        let users = self.also_used.entry(start).or_default();
-        if !users.streams.contains(&stream) {
-            users.streams.push(stream);
-            users.needs.reserve(users.streams.len() + 1);
+    pub fn record_use(&mut self, block: Block, by: Timeline) {
+        let users = self.users_of(self.block_start(block));
+        if !users.streams.contains(&by) {
+            users.streams.push(by);
+            users.needs.reserve(users.streams.len() + 2);
         }
-        self.limbo.reserve(self.also_used.len());
     }
 
-    /// A block freed while other streams use it waits for all of them. Their events can be recorded only in
-    /// calls that name them, so they are asked for.
-    fn hold_back(&mut self, block: Block, bytes: u64, stream: u32, users: Users) {
-        let Users { streams, mut needs } = users;
+    /// The entry of a block's users, with room for all that its free will need.
+    pub(super) fn users_of(&mut self, at: u64) -> &mut Users {
+        self.limbo.reserve(self.also_used.len() + 1);
+        let users = self.also_used.entry(at).or_default();
+        users.needs.reserve(users.streams.len() + 2);
+        users
+    }
+
+    /// Who still uses a block that is freed on `stream`, beside that stream; none if nobody does.
+    fn users_at_free(&mut self, block: Block, stream: u32, complete: bool) -> Option<Users> {
+        let here = self.arena(stream).id;
+        if here.capture.is_none() && self.also_used.is_empty() {
+            return None;
+        }
+        let mut users = self
+            .also_used
+            .remove(&self.block_start(block))
+            .unwrap_or_default();
+        if complete {
+            // only its owner knows when a graph is done
+            users.streams.retain(|user| user.capture.is_some());
+        }
+        users.streams.retain(|user| *user != here);
+        if here.capture.is_some() && !complete {
+            match users.born {
+                Some(born) if born.capture == here.capture => users.born = None,
+                // the graph uses it on each launch, and the stream's own work may still do so
+                _ => users.streams.push(Timeline::of(here.stream)),
+            }
+        }
+        (users.born.is_some() || !users.streams.is_empty()).then_some(users)
+    }
+
+    /// A block freed while others use it waits for all of them. Events of streams can be recorded only in calls
+    /// that name them, so they are asked for.
+    fn hold_back(&mut self, block: Block, bytes: u64, stream: Option<u32>, users: Users) {
+        let Users {
+            born,
+            streams,
+            mut needs,
+        } = users;
         let mut need = |heap: &mut Heap, user: u32| {
             if !needs.iter().any(|need| need.0 == user) {
                 let arena = heap.arena_mut(user);
@@ -301,11 +339,13 @@ impl Heap {
                 arena.wanted = true;
             }
         };
-        for id in streams {
+        for id in streams.into_iter().chain(born) {
             let user = self.stream(id);
             need(self, user);
         }
-        need(self, stream);
+        if let Some(stream) = stream {
+            need(self, stream);
+        }
         self.stats.pending += bytes;
         match block {
             Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,
@@ -377,7 +417,9 @@ impl Heap {
     fn joins(&self, id: NodeId, owner: u32) -> bool {
         id != NIL && {
             let node = &self.space.nodes[id];
-            node.kind == Kind::Free && (node.owner == owner || node.owner == COMMON)
+            // a capture would keep what it took in
+            let common = node.owner == COMMON && self.capture_of(owner).is_none();
+            node.kind == Kind::Free && (node.owner == owner || common)
         }
     }
 

@@ -8,6 +8,7 @@
 //! A thread cache will stand in front of `heap` and hold slab blocks only.
 
 pub mod bins;
+pub mod capture;
 pub mod check;
 pub mod heap;
 pub mod join;

@@ -23,7 +23,7 @@ use super::node::{NIL, NodeId};
 use super::size::CLASSES;
 use super::slab::StrayList;
 use crate::backend::Event;
-use crate::base::units::{EventHandle, StreamId};
+use crate::base::units::{EventHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -51,8 +51,8 @@ pub struct Reuse {
 /// A stream's free memory and its clock.
 #[derive(Debug)]
 pub struct Arena {
-    /// Which stream.
-    pub id: StreamId,
+    /// Whose.
+    pub id: Timeline,
     /// Its free extents by size.
     pub bins: Bins,
     /// Its oldest free extent.
@@ -79,7 +79,7 @@ pub struct Arena {
 
 impl Arena {
     /// A stream without memory.
-    pub fn new(id: StreamId) -> Arena {
+    pub fn new(id: Timeline) -> Arena {
         Arena {
             id,
             bins: Bins::default(),
@@ -160,8 +160,8 @@ impl Arena {
 pub type Clock = Vec<(u32, u64)>;
 
 impl Heap {
-    /// The arena of a stream, made on its first use.
-    pub fn stream(&mut self, id: StreamId) -> u32 {
+    /// The arena of a timeline, made on its first use.
+    pub fn stream(&mut self, id: Timeline) -> u32 {
         if let Some(&index) = self.ids.get(&id) {
             return index;
         }
@@ -179,14 +179,14 @@ impl Heap {
     /// Sees to it that a free on a stream that is new to the pool will allocate nothing.
     pub(super) fn expect_stream(&mut self) {
         if self.spare_arena.is_none() {
-            self.spare_arena = Some(Box::new(Arena::new(StreamId(0))));
+            self.spare_arena = Some(Box::new(Arena::new(Timeline::of(StreamId(0)))));
             self.arenas.reserve(1);
             self.ids.reserve(1);
         }
     }
 
-    /// The arena of a stream, if it has one.
-    pub fn known_stream(&self, id: StreamId) -> Option<u32> {
+    /// The arena of a timeline, if it has one.
+    pub fn known_stream(&self, id: Timeline) -> Option<u32> {
         self.ids.get(&id).copied()
     }
 
@@ -216,10 +216,11 @@ impl Heap {
                 .is_none_or(|arena| arena.completed >= seq)
     }
 
-    /// Is it worth recording an event on `stream` in this call? Gives the number to be covered.
+    /// Is it worth recording an event on `stream` in this call? Gives the number to be covered. Never on one that
+    /// is being captured: the event would be part of the graph.
     pub fn event_due(&self, stream: u32) -> Option<u64> {
         let arena = self.arena(stream);
-        arena.event_due().then_some(arena.seq)
+        (arena.id.capture.is_none() && arena.event_due()).then_some(arena.seq)
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been
@@ -244,10 +245,13 @@ impl Heap {
         self.streams().map(|s| (s, self.arena(s).seq)).collect()
     }
 
-    /// The host has seen this moment pass. Events it covers are of no more use.
+    /// The host has seen this moment pass. Events it covers are of no more use. A capture's graph is not over for
+    /// that.
     pub fn complete(&mut self, clock: &[(u32, u64)], dropped: &mut Vec<Event>) {
         for &(stream, seq) in clock {
-            if let Some(Some(arena)) = self.arenas.get_mut(stream as usize) {
+            if let Some(Some(arena)) = self.arenas.get_mut(stream as usize)
+                && arena.id.capture.is_none()
+            {
                 arena.completed = arena.completed.max(seq);
                 while arena
                     .events

@@ -402,6 +402,31 @@ impl Heap {
         any
     }
 
+    /// The slabs of one arena serve another from now on.
+    pub(super) fn give_slabs_away(&mut self, from: u32, to: u32) {
+        for id in 0..self.slabs.all.len() as u32 {
+            let Some(slab) = self.slabs.all[id as usize].as_ref() else {
+                continue;
+            };
+            let (free, blocks) = (slab.free, slab.blocks);
+            if slab.owner != from {
+                continue;
+            }
+            if free > 0 {
+                self.unlist_slab(id);
+            }
+            self.slabs.get_mut(id).owner = to;
+            *self.slabs.owned.entry(to).or_insert(0) += 1;
+            if free > 0 {
+                self.list_slab(id);
+            }
+            if free == blocks {
+                self.drop_slab(id);
+            }
+        }
+        self.slabs.owned.remove(&from);
+    }
+
     fn drop_slab(&mut self, id: u32) {
         self.unlist_slab(id);
         let slab = self.slabs.all[id as usize].take().expect("a slab");

@@ -17,8 +17,8 @@ pub enum Call {
     Map,
     /// `Backend::unmap`
     Unmap,
-    /// `Backend::stream_id`
-    StreamId,
+    /// `Backend::timeline`
+    Timeline,
     /// `Backend::record`
     Record,
     /// `Backend::query`
@@ -40,7 +40,7 @@ impl Call {
         Call::Release,
         Call::Map,
         Call::Unmap,
-        Call::StreamId,
+        Call::Timeline,
         Call::Record,
         Call::Query,
         Call::Wait,

@@ -10,7 +10,7 @@
 use super::call::{Call, Calls};
 use super::ledger::Ledger;
 use super::{Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,9 +172,9 @@ impl Backend for Counting {
         Ok(())
     }
 
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        self.calls.add(Call::StreamId);
-        Ok(StreamId(stream.0 as u64))
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.calls.add(Call::Timeline);
+        Ok(Timeline::of(StreamId(stream.0 as u64)))
     }
 
     fn is_inert(&self, _stream: StreamId) -> bool {

@@ -10,8 +10,8 @@
 
 use super::call::{Call, Calls};
 use super::ledger::Ledger;
-use super::{Backend, BackendError, CaptureId, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use super::{Backend, BackendError, Event};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -294,17 +294,13 @@ impl Backend for Faulty {
         Ok(())
     }
 
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        self.call(Call::StreamId)?;
-        self.inner.stream_id(stream)
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.call(Call::Timeline)?;
+        self.inner.timeline(stream)
     }
 
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
-    }
-
-    fn capture(&self, stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
-        self.inner.capture(stream)
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
@@ -343,6 +339,10 @@ impl Backend for Faulty {
     fn synchronize_all(&self) -> Result<(), BackendError> {
         self.call(Call::SynchronizeAll)?;
         self.inner.synchronize_all()
+    }
+
+    fn close(&self) {
+        self.inner.close();
     }
 }
 

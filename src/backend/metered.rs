@@ -1,7 +1,7 @@
 //! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
 
-use super::{Access, Backend, BackendError, CaptureId, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use super::{Access, Backend, BackendError, Event};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -95,14 +95,11 @@ impl Backend for Metered {
         count(&self.unmaps);
         self.inner.unmap(at, bytes)
     }
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        self.inner.stream_id(stream)
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.inner.timeline(stream)
     }
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
-    }
-    fn capture(&self, stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
-        self.inner.capture(stream)
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);
@@ -151,5 +148,8 @@ impl Backend for Metered {
     }
     fn block_freed(&self, at: Addr) {
         self.inner.block_freed(at);
+    }
+    fn close(&self) {
+        self.inner.close();
     }
 }

@@ -6,11 +6,12 @@
 //! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
 //! lock that an allocation which hits could wait for.
 
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use thiserror::Error;
 
 pub mod call;
 pub mod counting;
+pub mod cuda;
 pub mod fault;
 pub mod host;
 pub mod ledger;
@@ -51,10 +52,6 @@ impl Event {
     /// An event that is complete from the start: nothing was in flight when it was recorded.
     pub const COMPLETE: Event = Event(0);
 }
-
-/// A stream capture in progress, or the graph that came of it. Never used for two captures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CaptureId(pub u64);
 
 /// What a device may do with memory of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,18 +100,13 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// pre: the host has seen all work that could use these addresses complete.
     fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError>;
 
-    /// The identity of a stream. May touch the stream: only inside a call that names it.
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError>;
+    /// The identity of a stream, and the capture that work queued on it now goes into. May touch the stream: only
+    /// inside a call that names it.
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError>;
 
     /// Is this a stream that never has work in flight? Memory freed on it is everybody's at once.
     fn is_inert(&self, _stream: StreamId) -> bool {
         false
-    }
-
-    /// The capture that work queued on `stream` now goes into, if any. May touch the stream: only inside a call
-    /// that names it.
-    fn capture(&self, _stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
-        Ok(None)
     }
 
     /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.
@@ -134,7 +126,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     fn forget(&self, event: Event);
 
     /// Blocks until all work queued on any stream before this call, destroyed streams included, has
-    /// completed. `Capturing`: refused, because it would end a capture; nothing was waited for.
+    /// completed. `Capturing`: it would end a capture, so nothing was waited for.
     fn synchronize_all(&self) -> Result<(), BackendError>;
 
     /// Must every block lie in one page, because pages cannot be put side by side, or somebody registers
@@ -184,4 +176,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// A block is being freed; its memory is not anybody's yet.
     fn block_freed(&self, _at: Addr) {}
+
+    /// The pool has ended and given everything back: no other call follows. What the backend itself holds of the
+    /// device goes now, because the last reference to it may be dropped while a thread or the process is ending.
+    fn close(&self) {}
 }

@@ -16,6 +16,29 @@ pub struct StreamHandle(pub usize);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u64);
 
+/// A stream capture in progress, or the graph that came of it. Never used for two captures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CaptureId(pub u64);
+
+/// Work in order: a stream's own, or that of its part in a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timeline {
+    /// The stream.
+    pub stream: StreamId,
+    /// The capture that work queued on it goes into.
+    pub capture: Option<CaptureId>,
+}
+
+impl Timeline {
+    /// The stream's own work.
+    pub const fn of(stream: StreamId) -> Timeline {
+        Timeline {
+            stream,
+            capture: None,
+        }
+    }
+}
+
 /// A user's event handle, as given to the ordering hooks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventHandle(pub usize);

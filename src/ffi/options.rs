@@ -3,9 +3,9 @@
 use super::args;
 use super::guard::{InChild, guard};
 use super::status::weir_status;
-use super::types::{memory, weir_oom_callback, weir_pool};
+use super::types::{device_memory, memory, weir_device_memory, weir_oom_callback, weir_pool};
 use crate::base::error::Error;
-use crate::config::{Config, MemoryKind, OomCallback, Reuse};
+use crate::config::{Config, DeviceMemory, MemoryKind, OomCallback, Reuse};
 use crate::lifecycle::environment;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub struct weir_pool_options {
     pub reuse_allow_opportunistic: i32,
     /// 0 or 1: the pool may make the asking stream wait for the freeing one. Default: 1.
     pub reuse_allow_internal_dependencies: i32,
-    /// Must be 0 in this version.
+    /// How other processes will get at device memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1) and
+    /// CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Must be 0 for host memory. Default: 0.
     pub ipc_handle_types: u32,
     /// A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
     /// times the peak in use. Default: 0.025.
@@ -46,6 +47,15 @@ pub struct weir_pool_options {
     pub on_oom_user: *mut c_void,
     /// Shown in messages and reports; copied; NULL: "pool". Default: NULL.
     pub name: *const c_char,
+    /// A weir_device_memory, for device memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
+    pub device_memory: i32,
+    /// 0 or 1: network cards can reach device memory (GPUDirect RDMA). Default: 0.
+    pub gpu_direct_rdma: i32,
+    /// 0 or 1: every block lies in one handle of the driver (in one page, on the host), for those who register blocks
+    /// by it, such as NCCL. Pages are then never moved, and the pool holds more memory than it would. Default: 0.
+    pub one_handle_blocks: i32,
+    /// Must be 0.
+    pub reserved: i32,
 }
 
 /// The size of the struct when it was first published; it has only grown since.
@@ -81,11 +91,18 @@ fn from_config(config: &Config) -> weir_pool_options {
         reuse_follow_event_dependencies: config.reuse.event_dependencies.into(),
         reuse_allow_opportunistic: config.reuse.opportunistic.into(),
         reuse_allow_internal_dependencies: config.reuse.internal_dependencies.into(),
-        ipc_handle_types: 0,
+        ipc_handle_types: config.ipc_handle_types,
         slack: config.slack,
         on_oom: None,
         on_oom_user: std::ptr::null_mut(),
         name: std::ptr::null(),
+        device_memory: match config.device_memory {
+            DeviceMemory::Mapped => weir_device_memory::WEIR_DEVICE_MEMORY_MAPPED as i32,
+            DeviceMemory::Plain => weir_device_memory::WEIR_DEVICE_MEMORY_PLAIN as i32,
+        },
+        gpu_direct_rdma: config.gpu_direct_rdma.into(),
+        one_handle_blocks: config.blocks_in_one_page.into(),
+        reserved: 0,
     }
 }
 
@@ -127,10 +144,17 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             .to_string_lossy()
             .into_owned()
     };
-    if given.ipc_handle_types != 0 {
+    let memory = memory(given.memory)?;
+    if given.ipc_handle_types != 0 && memory != MemoryKind::Device {
         return Err(Error::NotSupported(format!(
-            "ipc_handle_types is {:#x}, but this version cannot share pools between processes; pass 0",
+            "ipc_handle_types is {:#x}, but only device memory can be shared by handles; pass 0",
             given.ipc_handle_types
+        )));
+    }
+    if given.reserved != 0 {
+        return Err(Error::InvalidArgument(format!(
+            "reserved is {}; pass 0, as weir_pool_options_init does",
+            given.reserved
         )));
     }
     if !(given.slack >= 0.0 && given.slack.is_finite()) {
@@ -140,7 +164,7 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
         )));
     }
     let config = Config {
-        memory: memory(given.memory)?,
+        memory,
         device: given.device,
         max_bytes: given.max_bytes,
         release_threshold: given.release_threshold,
@@ -157,7 +181,10 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             )?,
         },
         slack: given.slack,
-        blocks_in_one_page: false,
+        device_memory: device_memory(given.device_memory)?,
+        gpu_direct_rdma: switch(given.gpu_direct_rdma, "gpu_direct_rdma")?,
+        ipc_handle_types: given.ipc_handle_types,
+        blocks_in_one_page: switch(given.one_handle_blocks, "one_handle_blocks")?,
         name,
         on_oom: on_oom(&given, &cell),
     };
@@ -186,7 +213,8 @@ fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
 }
 
 /// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
-/// WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), and
+/// WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
+/// or plain), and
 /// WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
 /// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
 ///

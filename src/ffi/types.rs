@@ -1,8 +1,9 @@
 //! Handles, enums and callback types of the C interface. A parameter that takes an enum is an `int32_t`, so that
 //! a wrong number is an error and not undefined behaviour.
 
+use crate::backend::Access;
 use crate::base::error::Error;
-use crate::config::MemoryKind;
+use crate::config::{DeviceMemory, MemoryKind};
 use crate::pool::Attribute;
 use std::ffi::{c_int, c_void};
 
@@ -41,6 +42,19 @@ pub enum weir_memory {
     WEIR_MEMORY_PINNED = 1,
     /// Plain host memory.
     WEIR_MEMORY_HOST = 2,
+}
+
+/// How device memory is come by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum weir_device_memory {
+    /// Pages that are mapped where they are needed (cuMemCreate, cuMemMap): a pool holds hardly more than the program
+    /// uses, and gives nothing back that would wait for running kernels. A device or driver that cannot map pages gets
+    /// plain memory.
+    WEIR_DEVICE_MEMORY_MAPPED = 0,
+    /// Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
+    /// waits for running kernels.
+    WEIR_DEVICE_MEMORY_PLAIN = 1,
 }
 
 /// Switches and figures of a pool, with the numbers of CUDA's cudaMemPoolAttr.
@@ -92,6 +106,22 @@ pub(super) fn memory(number: i32) -> Result<MemoryKind, Error> {
     )
 }
 
+pub(super) fn device_memory(number: i32) -> Result<DeviceMemory, Error> {
+    const ALL: [(weir_device_memory, DeviceMemory); 2] = [
+        (
+            weir_device_memory::WEIR_DEVICE_MEMORY_MAPPED,
+            DeviceMemory::Mapped,
+        ),
+        (weir_device_memory::WEIR_DEVICE_MEMORY_PLAIN, DeviceMemory::Plain),
+    ];
+    known(
+        &ALL.map(|(number, kind)| (number as i32, kind)),
+        number,
+        "device_memory",
+        "weir_device_memory",
+    )
+}
+
 pub(super) fn attribute(number: i32) -> Result<Attribute, Error> {
     use Attribute::*;
     use weir_attribute::*;
@@ -119,15 +149,27 @@ pub(super) fn attribute(number: i32) -> Result<Attribute, Error> {
     )
 }
 
-pub(super) fn access(number: i32) -> Result<weir_access, Error> {
-    use weir_access::*;
-    let all = [WEIR_ACCESS_NONE, WEIR_ACCESS_READ, WEIR_ACCESS_READ_WRITE];
+const ACCESS: [(weir_access, Access); 3] = [
+    (weir_access::WEIR_ACCESS_NONE, Access::None),
+    (weir_access::WEIR_ACCESS_READ, Access::Read),
+    (weir_access::WEIR_ACCESS_READ_WRITE, Access::ReadWrite),
+];
+
+pub(super) fn access(number: i32) -> Result<Access, Error> {
     known(
-        &all.map(|access| (access as i32, access)),
+        &ACCESS.map(|(number, access)| (number as i32, access)),
         number,
         "access",
         "weir_access",
     )
+}
+
+pub(super) fn access_number(access: Access) -> i32 {
+    match access {
+        Access::None => weir_access::WEIR_ACCESS_NONE as i32,
+        Access::Read => weir_access::WEIR_ACCESS_READ as i32,
+        Access::ReadWrite => weir_access::WEIR_ACCESS_READ_WRITE as i32,
+    }
 }
 
 fn known<T: Copy>(all: &[(i32, T)], number: i32, what: &str, of: &str) -> Result<T, Error> {
@@ -156,6 +198,10 @@ mod tests {
         assert!(access(2).is_err() && access(4).is_err());
         assert_eq!(memory(2), Ok(MemoryKind::Host));
         assert_eq!(attribute(4), Ok(Attribute::ReleaseThreshold));
-        assert_eq!(access(3), Ok(weir_access::WEIR_ACCESS_READ_WRITE));
+        for number in [0, 1, 3] {
+            assert_eq!(access(number).map(access_number), Ok(number));
+        }
+        assert!(device_memory(2).is_err() && device_memory(-1).is_err());
+        assert_eq!(device_memory(1), Ok(DeviceMemory::Plain));
     }
 }

@@ -5,12 +5,13 @@
 //!
 //! At exit the default pools end, because nobody else can end them, and so do the workers of host streams. A
 //! pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
-//! static destructors that run later can still use it.
+//! static destructors that run later can still use it. Pools of devices end first, in a handler of their own that runs
+//! while the driver is still there; what is asked of such pools after that touches their books alone.
 //!
 //! Locks: `ENDING` is held while `finalize` ends pools, so that every caller returns to a process without any.
 
 use super::registry::{self, Ending, POOLS};
-use super::{defaults, order};
+use super::{backends, defaults, order};
 use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::Human;
@@ -46,7 +47,23 @@ pub fn prepare() -> Result<(), Error> {
         .clone()
 }
 
+/// To be called once the driver has been opened: begins to watch for the moment just before it goes.
+pub fn prepare_devices() -> Result<(), Error> {
+    static PREPARED: OnceLock<Result<(), Error>> = OnceLock::new();
+    let prepared = || process::at_exit(on_exit_of_devices).map_err(backends::error);
+    PREPARED.get_or_init(prepared).clone()
+}
+
 extern "C" fn on_exit() {
+    at_exit(|_| true, order::shutdown);
+}
+
+extern "C" fn on_exit_of_devices() {
+    at_exit(|kind| kind != MemoryKind::Host, || ());
+}
+
+/// Ends the default pools of some kinds of memory, then does the rest.
+fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
     if forked() {
         return;
     }
@@ -54,28 +71,21 @@ extern "C" fn on_exit() {
     let _ = std::panic::catch_unwind(|| {
         EXITING.store(true, Ordering::Release);
         for handle in defaults::handles() {
-            if let Ok(pool) = POOLS.remove(handle, Ending::Finalized) {
+            if POOLS.get(handle).is_ok_and(|pool| ends(pool.config().memory))
+                && let Ok(pool) = POOLS.remove(handle, Ending::Finalized)
+            {
                 pool.end();
             }
         }
         registry::forget_last();
-        order::shutdown();
+        rest();
     });
 }
 
 /// Creates a pool and gives it a handle with one reference.
 pub fn create(config: Config) -> Result<usize, Error> {
     prepare()?;
-    let backend = match config.memory {
-        MemoryKind::Host => order::host_backend()?,
-        MemoryKind::Device | MemoryKind::Pinned => {
-            return Err(Error::DriverUnavailable(
-                "this version of weir has no GPU driver support; ask for WEIR_MEMORY_HOST, or for device -1 \
-                 (WEIR_DEVICE_HOST)"
-                    .into(),
-            ));
-        }
-    };
+    let backend = backends::create(&config)?;
     let pool = Arc::new(Pool::new(config, backend)?);
     POOLS.insert(pool.clone()).ok_or_else(|| {
         pool.end();
@@ -88,12 +98,16 @@ pub fn create(config: Config) -> Result<usize, Error> {
 
 /// Ends a pool whatever its references.
 pub fn destroy(handle: usize) -> Result<(), Error> {
+    POOLS.get(handle)?.may_end()?;
     let pool = POOLS.remove(handle, Ending::Destroyed)?;
     end(handle, &pool)
 }
 
 /// One reference less; the last one ends the pool.
 pub fn release(handle: usize) -> Result<(), Error> {
+    if POOLS.is_last(handle)? {
+        POOLS.get(handle)?.may_end()?;
+    }
     match POOLS.release(handle)? {
         Some(pool) => end(handle, &pool),
         None => Ok(()),
@@ -118,6 +132,10 @@ pub fn finalize() -> Result<(), Error> {
     defaults::forget_current();
     let mut reports: Vec<String> = Vec::new();
     for handle in POOLS.handles() {
+        if let Err(Error::Capture(why)) = POOLS.get(handle).and_then(|pool| pool.may_end()) {
+            reports.push(why);
+            continue;
+        }
         // Somebody else may have destroyed it just now.
         if let Ok(pool) = POOLS.remove(handle, Ending::Finalized) {
             reports.extend(report(handle, &pool, &pool.end()));

@@ -1,7 +1,7 @@
 //! Options from `WEIR_*` environment variables.
 
 use crate::base::error::Error;
-use crate::config::Config;
+use crate::config::{Config, DeviceMemory};
 
 /// The default options with every variable applied that `variable` knows; the process's own are read by
 /// [`process_variable`].
@@ -28,6 +28,9 @@ pub fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, Error
     }
     if let Some(text) = set("WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES") {
         config.reuse.internal_dependencies = text.switch()?;
+    }
+    if let Some(text) = set("WEIR_DEVICE_MEMORY") {
+        config.device_memory = text.device_memory()?;
     }
     Ok(config)
 }
@@ -74,6 +77,14 @@ impl Variable {
         number
             .filter(|number| number.is_finite() && *number >= 0.0)
             .ok_or_else(|| self.malformed("a fraction of at least 0 such as 0.025"))
+    }
+
+    fn device_memory(&self) -> Result<DeviceMemory, Error> {
+        match self.text.trim().to_ascii_lowercase().as_str() {
+            "mapped" => Ok(DeviceMemory::Mapped),
+            "plain" => Ok(DeviceMemory::Plain),
+            _ => Err(self.malformed("mapped or plain")),
+        }
     }
 
     fn switch(&self) -> Result<bool, Error> {

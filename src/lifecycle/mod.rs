@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backends;
 pub mod defaults;
 pub mod end;
 pub mod environment;

@@ -4,21 +4,21 @@
 //! marks taken before the backend's call, and a wait is told after it. What other threads queue or free meanwhile
 //! is then never taken for covered.
 //!
+//! A handle is a host stream's or event's if it is one that lives; any other is the driver's if a driver has been
+//! opened. It is never opened for a hook, because without a device pool there is nobody to learn anything.
+//!
 //! Locks: none; pools and the backend lock for themselves.
 
+use super::backends::error as backend_error;
 use super::end;
 use super::registry::POOLS;
-use crate::backend::{Backend, BackendError, host};
+use crate::backend::cuda::hooks::{self, HookError};
+use crate::backend::{BackendError, host};
 use crate::base::error::Error;
 use crate::base::units::{EventHandle, StreamHandle};
 use crate::config::MemoryKind;
 use crate::pool::{Mark, Pool};
 use std::sync::Arc;
-
-/// Memory for a host pool.
-pub fn host_backend() -> Result<Arc<dyn Backend>, Error> {
-    Ok(host::HostBackend::new().map_err(backend_error)?)
-}
 
 /// Runs what is queued on host streams to the end, joins their workers, and ends all host streams and events.
 pub fn shutdown() {
@@ -26,26 +26,51 @@ pub fn shutdown() {
     let _ = host::shutdown();
 }
 
-fn host_pools() -> impl Iterator<Item = Arc<Pool>> {
-    POOLS
-        .pools()
-        .filter(|pool| pool.config().memory == MemoryKind::Host)
+/// Whose streams and events a call is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Host,
+    Driver,
 }
 
-/// Marks every pool, makes the backend's call, and tells every pool of it.
-fn around(
-    mark: impl Fn(&Pool) -> Mark,
-    call: impl FnOnce() -> Result<(), Error>,
-    tell: impl Fn(&Pool, Mark),
-) -> Result<(), Error> {
-    let marks: Vec<(Arc<Pool>, Mark)> = host_pools().map(|pool| (pool.clone(), mark(&pool))).collect();
-    call()?;
-    marks.into_iter().for_each(|(pool, mark)| tell(&pool, mark));
-    Ok(())
-}
+impl Whose {
+    /// The pools that know such streams.
+    fn pools(self) -> impl Iterator<Item = Arc<Pool>> {
+        POOLS
+            .pools()
+            .filter(move |pool| (pool.config().memory == MemoryKind::Host) == (self == Whose::Host))
+    }
 
-fn synchronized(mark: impl Fn(&Pool) -> Mark, wait: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-    around(mark, wait, Pool::synchronized)
+    /// Marks the pools, makes the backend's call, and tells the pools of it.
+    fn around(
+        self,
+        mark: impl Fn(&Pool) -> Mark,
+        call: impl FnOnce() -> Result<(), Error>,
+        tell: impl Fn(&Pool, Mark),
+    ) -> Result<(), Error> {
+        let marks: Vec<(Arc<Pool>, Mark)> = self.pools().map(|pool| (pool.clone(), mark(&pool))).collect();
+        call()?;
+        marks.into_iter().for_each(|(pool, mark)| tell(&pool, mark));
+        Ok(())
+    }
+
+    fn synchronized(
+        self,
+        mark: impl Fn(&Pool) -> Mark,
+        wait: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.around(mark, wait, Pool::synchronized)
+    }
+
+    fn of_event(event: EventHandle) -> Result<Whose, Error> {
+        if host::events::is_event(event) {
+            return Ok(Whose::Host);
+        }
+        if hooks::present() {
+            return Ok(Whose::Driver);
+        }
+        known_event(event).map(|()| Whose::Host)
+    }
 }
 
 fn stream_error(stream: StreamHandle) -> impl Fn(BackendError) -> Error {
@@ -55,15 +80,11 @@ fn stream_error(stream: StreamHandle) -> impl Fn(BackendError) -> Error {
     }
 }
 
-fn backend_error(error: BackendError) -> Error {
-    match error {
-        BackendError::Unloaded => Error::Unloaded,
-        BackendError::Lost(why) => Error::DeviceLost(why),
-        BackendError::Capturing(why) => Error::Capture(why),
-        BackendError::NotSupported(why) => Error::NotSupported(why),
-        BackendError::InvalidStream(why) | BackendError::OutOfMemory(why) | BackendError::Other(why) => {
-            Error::Backend(why)
-        }
+/// The driver does not say which of the two handles it does not know.
+fn event_error(event: EventHandle) -> impl Fn(HookError) -> Error {
+    move |error| match error {
+        HookError::Handle(why) => Error::InvalidEvent(event.0, format!("it, or the stream: {why}")),
+        HookError::Backend(error) => backend_error(error),
     }
 }
 
@@ -75,8 +96,20 @@ fn known_event(event: EventHandle) -> Result<(), Error> {
         Err(BackendError::Unloaded) => Err(Error::Unloaded),
         _ => Err(Error::InvalidEvent(
             event.0,
-            "it is not a live host event; weir_host_event_create makes one".into(),
+            "it is not a live host event (weir_host_event_create makes one), and no CUDA driver is in use"
+                .into(),
         )),
+    }
+}
+
+/// A driver's event says nothing to a host stream.
+fn not_of_host(stream: StreamHandle) -> Result<(), Error> {
+    match is_host_stream(stream) {
+        true => Err(Error::InvalidStream(
+            stream,
+            "it is a host stream, and the event is not a host event".into(),
+        )),
+        false => Ok(()),
     }
 }
 
@@ -106,20 +139,31 @@ pub fn stream_enqueue(stream: StreamHandle, work: Box<dyn FnOnce() + Send>) -> R
     host::streams::enqueue(stream, work).map_err(stream_error(stream))
 }
 
-/// Waits for a stream. One that is not a live host stream has nothing in flight.
+/// Waits for a stream: a host stream, or the driver's. Without a driver, any other has nothing in flight.
 pub fn stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
-    synchronized(
+    if is_host_stream(stream) || !hooks::present() {
+        return Whose::Host.synchronized(
+            |pool| pool.mark_stream(stream),
+            || match is_host_stream(stream) {
+                true => host::streams::synchronize(stream).map_err(stream_error(stream)),
+                false => Ok(()),
+            },
+        );
+    }
+    Whose::Driver.synchronized(
         |pool| pool.mark_stream(stream),
-        || match is_host_stream(stream) {
-            true => host::streams::synchronize(stream).map_err(stream_error(stream)),
-            false => Ok(()),
+        || {
+            hooks::stream_synchronize(stream).map_err(|error| match error {
+                HookError::Handle(why) => Error::InvalidStream(stream, why),
+                HookError::Backend(error) => backend_error(error),
+            })
         },
     )
 }
 
 /// Waits for a stream that must be a live host stream.
 pub fn host_stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
-    synchronized(
+    Whose::Host.synchronized(
         |pool| pool.mark_stream(stream),
         || host::streams::synchronize(stream).map_err(stream_error(stream)),
     )
@@ -127,10 +171,16 @@ pub fn host_stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
 
 /// Makes a stream wait for an event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), Error> {
-    known_event(event)?;
-    around(
+    let whose = Whose::of_event(event)?;
+    whose.around(
         |pool| pool.mark_event(event),
-        || host::events::stream_wait(stream, event).map_err(stream_error(stream)),
+        || match whose {
+            Whose::Host => host::events::stream_wait(stream, event).map_err(stream_error(stream)),
+            Whose::Driver => {
+                not_of_host(stream)?;
+                hooks::stream_wait_event(stream, event).map_err(event_error(event))
+            }
+        },
         |pool, mark| pool.stream_waits(stream, mark),
     )
 }
@@ -145,16 +195,22 @@ pub fn event_create() -> Result<EventHandle, Error> {
 pub fn event_destroy(event: EventHandle) -> Result<(), Error> {
     or_exiting(known_event(event))?;
     or_exiting(host::events::destroy(event).map_err(backend_error))?;
-    host_pools().for_each(|pool| pool.event_destroyed(event));
+    Whose::Host.pools().for_each(|pool| pool.event_destroyed(event));
     Ok(())
 }
 
 /// Records an event behind the work queued on a stream.
 pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), Error> {
-    known_event(event)?;
-    around(
+    let whose = Whose::of_event(event)?;
+    whose.around(
         |pool| pool.mark_stream(stream),
-        || host::events::record(event, stream).map_err(stream_error(stream)),
+        || match whose {
+            Whose::Host => host::events::record(event, stream).map_err(stream_error(stream)),
+            Whose::Driver => {
+                not_of_host(stream)?;
+                hooks::event_record(event, stream).map_err(event_error(event))
+            }
+        },
         |pool, mark| pool.event_recorded(event, mark),
     )
 }
@@ -167,16 +223,28 @@ pub fn event_query(event: EventHandle) -> Result<bool, Error> {
 
 /// Waits for an event's last record.
 pub fn event_synchronize(event: EventHandle) -> Result<(), Error> {
-    known_event(event)?;
-    synchronized(
+    let whose = Whose::of_event(event)?;
+    whose.synchronized(
         |pool| pool.mark_event(event),
-        || host::events::synchronize(event).map_err(backend_error),
+        || match whose {
+            Whose::Host => host::events::synchronize(event).map_err(backend_error),
+            Whose::Driver => hooks::event_synchronize(event).map_err(event_error(event)),
+        },
     )
 }
 
 /// Waits for all work on all streams.
 pub fn device_synchronize() -> Result<(), Error> {
-    synchronized(Pool::mark_all, || {
+    Whose::Host.synchronized(Pool::mark_all, || {
         host::streams::synchronize_all().map_err(backend_error)
+    })?;
+    if !hooks::present() {
+        return Ok(());
+    }
+    Whose::Driver.synchronized(Pool::mark_all, || {
+        hooks::synchronize_all().map_err(|error| match error {
+            HookError::Handle(why) => Error::Backend(why),
+            HookError::Backend(error) => backend_error(error),
+        })
     })
 }

@@ -142,6 +142,11 @@ impl<P> Registry<P> {
         Ok(())
     }
 
+    /// Would the pool end with the next release?
+    pub fn is_last(&self, handle: usize) -> Result<bool, Error> {
+        Ok(self.writable(handle)?.references == 1)
+    }
+
     /// One reference less. The last one removes the pool and gives it to the caller, who ends it.
     pub fn release(&self, handle: usize) -> Result<Option<Arc<P>>, Error> {
         let mut slot = self.writable(handle)?;

@@ -115,7 +115,7 @@ impl Pool {
         let bytes = round_up(bytes, self.backend.granularity());
         let none = Named {
             handle: StreamHandle(0),
-            id: None,
+            line: None,
         };
         self.attempt(
             &mut grow,
@@ -418,7 +418,9 @@ impl Pool {
     fn wait_on_streams(&self, request: Request) -> Result<bool, Error> {
         let mut heap = self.books()?;
         let stream = index(&mut heap, request.stream);
-        if !heap.reuse.internal_dependencies || request.stream.id.is_none() {
+        // a graph cannot wait for work outside it
+        let waits = request.stream.line.is_some_and(|line| line.capture.is_none());
+        if !heap.reuse.internal_dependencies || !waits {
             return Ok(false);
         }
         let others: Vec<_> = heap

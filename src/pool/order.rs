@@ -5,7 +5,7 @@
 
 use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
-use crate::backend::{Backend, Event};
+use crate::backend::{Backend, BackendError, Event};
 use crate::base::units::{EventHandle, StreamHandle};
 
 /// Events to forget that are kept before somebody takes the time.
@@ -18,14 +18,14 @@ pub struct Mark(Clock);
 impl Pool {
     /// Takes a mark before an event is recorded on `stream`, or before the host synchronises with it.
     pub fn mark_stream(&self, stream: StreamHandle) -> Mark {
-        let Ok(Named { id: Some(id), .. }) = self.name(stream) else {
+        let Ok(Named { line: Some(line), .. }) = self.name(stream) else {
             return Mark::default();
         };
         let Ok(heap) = self.books() else {
             return Mark::default();
         };
         Mark(
-            heap.known_stream(id)
+            heap.known_stream(line)
                 .map(|index| heap.clock(index))
                 .unwrap_or_default(),
         )
@@ -54,7 +54,7 @@ impl Pool {
 
     /// The user made `stream` wait for the event that `mark` was taken of before.
     pub fn stream_waits(&self, stream: StreamHandle, mark: Mark) {
-        let Ok(stream @ Named { id: Some(_), .. }) = self.name(stream) else {
+        let Ok(stream @ Named { line: Some(_), .. }) = self.name(stream) else {
             return;
         };
         let Ok(mut heap) = self.books() else { return };
@@ -86,7 +86,7 @@ impl Pool {
     /// Records an event that is due, in a call that names the stream. `due` was read under the heap's lock,
     /// so the event covers it.
     pub(super) fn record_if(&self, due: Option<u64>, stream: Named, index: u32) {
-        let (Some(covers), Some(_)) = (due, stream.id) else {
+        let (Some(covers), Some(_)) = (due, stream.line) else {
             return;
         };
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
@@ -153,6 +153,26 @@ impl Pool {
     /// Waits for all queued work, and makes everything freed before it everybody's. The caller holds `grow`.
     pub(super) fn wait_for_all(&self) -> bool {
         let Mark(clock) = self.mark_all();
-        self.backend.synchronize_all().is_ok() && self.confirm(&clock)
+        match self.backend.synchronize_all() {
+            Ok(()) => self.confirm(&clock),
+            Err(BackendError::Capturing(_)) => self.wait_for_events(),
+            Err(_) => false,
+        }
+    }
+
+    /// Waits for the newest event of each stream: all that can be waited for while a capture runs.
+    fn wait_for_events(&self) -> bool {
+        let Ok(heap) = self.books() else { return false };
+        let newest = heap.streams().filter_map(|stream| {
+            let &(event, covers) = heap.arena(stream).events.back()?;
+            Some((event, (stream, covers)))
+        });
+        let newest: Vec<_> = newest.collect();
+        drop(heap);
+        let done = newest
+            .into_iter()
+            .filter(|(event, _)| *event == Event::COMPLETE || self.backend.synchronize(*event).is_ok());
+        let done = done.map(|(_, moment)| moment).collect();
+        self.confirm(&done)
     }
 }

@@ -100,6 +100,19 @@ impl Pool {
         self.backend.release(leaving.handle, leaving.bytes)
     }
 
+    /// Can the pool end now? Not while a capture forbids to wait for what is queued. Waits for it.
+    pub fn may_end(&self) -> Result<(), Error> {
+        if !self.backend.usable() {
+            return Ok(());
+        }
+        match self.backend.synchronize_all() {
+            Err(BackendError::Capturing(why)) => Err(Error::Capture(format!(
+                "the pool cannot end while a stream is being captured ({why}); end the capture first"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {
@@ -125,7 +138,10 @@ impl Pool {
 
     /// Gives back all that these books hold. A call that fails leaves its object to the end of the process.
     fn give_up(&self, heap: Heap) {
-        let _ = self.backend.synchronize_all();
+        if let Err(BackendError::Capturing(_)) = self.backend.synchronize_all() {
+            // queued work may use the memory, and cannot be waited for: the process ends with both
+            return;
+        }
         for stream in heap.streams() {
             let events = heap.arena(stream).events.iter().map(|event| event.0);
             self.stale.lock().extend(events);
@@ -142,6 +158,7 @@ impl Pool {
         for range in &heap.space.ranges {
             let _ = self.backend.unreserve(Addr(range.base), range.bytes);
         }
+        self.backend.close();
     }
 }
 

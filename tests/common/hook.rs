@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use weir::backend::call::Call;
 use weir::backend::{Backend, BackendError, Event};
-use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 
 /// What is to be done.
 type Action = Box<dyn FnOnce() + Send>;
@@ -112,8 +112,8 @@ impl Backend for Hooked {
         self.around(Call::Unmap, || self.inner.unmap(at, bytes))
     }
 
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        self.around(Call::StreamId, || self.inner.stream_id(stream))
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.around(Call::Timeline, || self.inner.timeline(stream))
     }
 
     fn is_inert(&self, stream: StreamId) -> bool {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
-use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use weir::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 
 /// How far each stream, by index, has come.
 type Clock = Vec<u64>;
@@ -61,8 +61,13 @@ pub struct Moment(Clock);
 #[derive(Debug, Default)]
 struct State {
     streams: Vec<Stream>,
-    /// Live handles.
+    /// Live handles. While a stream is captured its work goes to a stream of the graph's, which stands still
+    /// until the graph is gone.
     handles: HashMap<StreamHandle, usize>,
+    /// Streams being captured: the capture, and the stream's own place.
+    captured: HashMap<StreamHandle, (CaptureId, usize)>,
+    /// Streams that are part of a graph, or were.
+    graphs: HashMap<usize, CaptureId>,
     events: HashMap<Event, Clock>,
     last_event: u64,
     mappings: BTreeMap<u64, (PageHandle, u64)>,
@@ -140,6 +145,39 @@ impl Sim {
     /// Destroys a stream; its work goes on.
     pub fn destroy_stream(&self, handle: StreamHandle) {
         self.state().handles.remove(&handle).expect("a live stream");
+    }
+
+    /// Work queued on the stream goes into a graph from now on.
+    pub fn begin_capture(&self, handle: StreamHandle, capture: CaptureId) {
+        let mut state = self.state();
+        let graph = state.streams.len();
+        state.streams.push(Stream::default());
+        state.graphs.insert(graph, capture);
+        let own = state.handles.insert(handle, graph).expect("a live stream");
+        assert!(state.captured.insert(handle, (capture, own)).is_none());
+    }
+
+    /// Work queued on the stream is its own again.
+    pub fn end_capture(&self, handle: StreamHandle) {
+        let mut state = self.state();
+        let (_, own) = state.captured.remove(&handle).expect("a captured stream");
+        state.handles.insert(handle, own);
+    }
+
+    /// The graph is gone, and all its launches are complete.
+    pub fn destroy_graph(&self, capture: CaptureId) {
+        let mut state = self.state();
+        let clock = state.all(|graph| graph == Some(&capture));
+        state.finish(&clock);
+    }
+
+    /// All captures end, and all graphs are gone.
+    pub fn end_graphs(&self) {
+        let captured: Vec<StreamHandle> = self.state().captured.keys().copied().collect();
+        captured.into_iter().for_each(|handle| self.end_capture(handle));
+        let mut state = self.state();
+        let clock = state.all(|graph| graph.is_some());
+        state.finish(&clock);
     }
 
     /// Makes a call that names these streams.
@@ -229,6 +267,21 @@ impl Sim {
         Moment(clock.unwrap_or_default())
     }
 
+    /// Now, in a stream's own work, even while the stream is captured.
+    pub fn now_uncaptured(&self, stream: StreamHandle) -> Moment {
+        let state = self.state();
+        let index = state
+            .captured
+            .get(&stream)
+            .map(|captured| captured.1)
+            .or_else(|| state.handles.get(&stream).copied());
+        Moment(
+            index
+                .map(|index| state.streams[index].clock.clone())
+                .unwrap_or_default(),
+        )
+    }
+
     /// The program makes a stream wait. A stream that is none has the host wait.
     pub fn wait_for(&self, stream: StreamHandle, moment: &Moment) {
         let mut state = self.state();
@@ -294,6 +347,24 @@ impl State {
             .iter()
             .zip(&self.streams)
             .all(|(&position, stream)| stream.completed >= position)
+    }
+
+    /// How far all streams will come that `which` wants: none, or the graph they are part of.
+    fn all(&self, which: impl Fn(Option<&CaptureId>) -> bool) -> Clock {
+        (0..self.streams.len())
+            .map(|index| match which(self.graphs.get(&index)) {
+                true => at(&self.streams[index].clock, index),
+                false => 0,
+            })
+            .collect()
+    }
+
+    /// Refuses to have a captured stream touched.
+    fn not_captured(&self, call: &str, handle: StreamHandle) {
+        assert!(
+            !self.captured.contains_key(&handle),
+            "{call} on {handle}, which is being captured"
+        );
     }
 
     /// The stream of a handle that a pool touches.
@@ -378,11 +449,16 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        let index = self.state().named("stream_id", stream);
-        Ok(StreamId(
-            index.map_or(stream.0 as u64, |index| (FIRST_STREAM + index) as u64),
-        ))
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        let state = self.state();
+        let index = state.named("timeline", stream);
+        let captured = state.captured.get(&stream);
+        let index = captured.map(|captured| captured.1).or(index);
+        let id = index.map_or(stream.0 as u64, |index| (FIRST_STREAM + index) as u64);
+        Ok(Timeline {
+            stream: StreamId(id),
+            capture: captured.map(|captured| captured.0),
+        })
     }
 
     fn is_inert(&self, stream: StreamId) -> bool {
@@ -391,6 +467,7 @@ impl Backend for Sim {
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         let mut state = self.state();
+        state.not_captured("an event recorded", stream);
         let Some(index) = state.named("record", stream) else {
             return Ok(Event::COMPLETE);
         };
@@ -412,6 +489,7 @@ impl Backend for Sim {
     fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError> {
         let mut state = self.state();
         state.waits += 1;
+        state.not_captured("a wait", stream);
         let index = state.named("wait", stream);
         let clock = match event {
             Event::COMPLETE => return Ok(()),
@@ -437,9 +515,10 @@ impl Backend for Sim {
 
     fn synchronize_all(&self) -> Result<(), BackendError> {
         let mut state = self.state();
-        let clock = (0..state.streams.len())
-            .map(|index| at(&state.streams[index].clock, index))
-            .collect();
+        if !state.captured.is_empty() {
+            return Err(BackendError::Capturing("a stream is being captured".into()));
+        }
+        let clock = state.all(|graph| graph.is_none());
         state.finish(&clock);
         Ok(())
     }

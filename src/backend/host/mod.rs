@@ -26,7 +26,7 @@ pub mod streams;
 pub use stream::Function;
 
 use super::{Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId};
+use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use memory::{GRANULARITY, Memory};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stream::Point;
@@ -134,9 +134,9 @@ impl Backend for HostBackend {
         lock(&self.memory).unmap(at, bytes)
     }
 
-    fn stream_id(&self, stream: StreamHandle) -> Result<StreamId, BackendError> {
-        gate::for_pool("stream_id")?;
-        Ok(streams::id_of(stream))
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        gate::for_pool("timeline")?;
+        Ok(Timeline::of(streams::id_of(stream)))
     }
 
     fn is_inert(&self, stream: StreamId) -> bool {

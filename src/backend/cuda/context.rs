@@ -1,0 +1,415 @@
+//! Primary contexts, shared by all pools of a device, and the state of the calling thread that a call must not change.
+//!
+//! A context is retained when the first backend asks for it and released when the last one leaves it. A context that
+//! is lost (a sticky error, or the device was reset) stays lost; who asks for the device's context after that gets
+//! another object, which may well be for the same handle: after a reset the driver gives out the same handle anew,
+//! under another `cuCtxGetId` (measured on an H100, driver 580).
+//!
+//! Invariants: `CONTEXTS[device]` is what the next backend gets, unless it is lost; `users` counts the backends that
+//! asked. Events are of the context they were created in, and are never touched once it is lost.
+//!
+//! Locks: `CONTEXTS`, while a context is retained; a context's `named`, for a call of a driver without stream ids; its
+//! `events`, for a look at the list. They nest in this order. A context is released under none.
+
+use super::driver::{self, Driver, SUCCESS, insist};
+use super::symbols::Code;
+use crate::backend::BackendError;
+use cuda_driver_sys::{CUcontext, CUdevice, CUevent, CUevent_flags, CUresult, CUstreamCaptureMode};
+use rustc_hash::FxHashMap;
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Ordinals that may have a context.
+pub(super) const DEVICES: usize = 64;
+
+static CONTEXTS: Mutex<[Option<Arc<Context>>; DEVICES]> = Mutex::new([const { None }; DEVICES]);
+static SERIALS: AtomicU64 = AtomicU64::new(0);
+
+/// Takes a lock whose data no panic can leave half changed.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An event that was created in some context; the number of its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RawEvent(pub usize);
+
+impl RawEvent {
+    pub(super) fn handle(self) -> CUevent {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+/// Which context, and whether it is lost. Outlives the context: it gives nothing back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) driver: &'static Driver,
+    /// The driver's handle of the device.
+    pub(super) device: CUdevice,
+    /// The device's number.
+    pub(super) ordinal: c_int,
+    /// The number of the context's handle.
+    pub(super) handle: usize,
+    /// What `cuCtxGetId` said; None: this driver has no ids.
+    id: Option<u64>,
+    /// A number that no other context of the process ever has.
+    pub(super) serial: u64,
+    lost: OnceLock<String>,
+}
+
+/// A device's primary context.
+#[derive(Debug)]
+pub(super) struct Context {
+    identity: Arc<Identity>,
+    users: AtomicUsize,
+    events: Mutex<Vec<RawEvent>>,
+    /// For drivers without stream ids: the event behind the work of the last call that named a handle.
+    named: Mutex<FxHashMap<usize, RawEvent>>,
+    /// Mappings of all pools of the device.
+    pub(super) mapped: AtomicU64,
+}
+
+/// The primary context of a device, for one more user.
+pub(super) fn join(driver: &'static Driver, ordinal: c_int) -> Result<Arc<Context>, BackendError> {
+    let device = driver.known_device(ordinal)?;
+    let Some(place) = usize::try_from(ordinal).ok().filter(|&place| place < DEVICES) else {
+        return Err(BackendError::NotSupported(format!(
+            "device {ordinal}: pools know the first {DEVICES}"
+        )));
+    };
+    let mut contexts = lock(&CONTEXTS);
+    if let Some(known) = &contexts[place]
+        && known.verify().is_ok()
+    {
+        known.users.fetch_add(1, Ordering::Relaxed);
+        return Ok(known.clone());
+    }
+    let fresh = Arc::new(Context::retain(driver, ordinal, device)?);
+    let old = contexts[place].replace(fresh.clone());
+    drop(contexts);
+    drop(old);
+    Ok(fresh)
+}
+
+/// One user less.
+pub(super) fn leave(context: Arc<Context>) {
+    let mut contexts = lock(&CONTEXTS);
+    let last = context.users.fetch_sub(1, Ordering::Relaxed) == 1;
+    let place = &mut contexts[context.ordinal as usize];
+    let mine = place.as_ref().is_some_and(|known| Arc::ptr_eq(known, &context));
+    let known = (last && mine).then(|| place.take());
+    drop(contexts);
+    drop((known, context));
+}
+
+/// The contexts that somebody uses now.
+pub(super) fn joined() -> Vec<Arc<Context>> {
+    lock(&CONTEXTS).iter().flatten().cloned().collect()
+}
+
+/// Is a device's primary context in use by anybody in this process?
+pub(super) fn is_active(driver: &Driver, device: CUdevice) -> Result<bool, BackendError> {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the variables are ours.
+    let code = unsafe { (driver.symbols.primary_state)(device, &raw mut flags, &raw mut active) };
+    driver.check("cuDevicePrimaryCtxGetState", code)?;
+    Ok(active != 0)
+}
+
+/// The context that is current on this thread; 0: none.
+pub(super) fn current(driver: &Driver) -> Result<usize, BackendError> {
+    let mut now: CUcontext = ptr::null_mut();
+    // SAFETY: the variable is ours.
+    let code = unsafe { (driver.symbols.ctx_get_current)(&raw mut now) };
+    driver.check("cuCtxGetCurrent", code)?;
+    Ok(now.expose_provenance())
+}
+
+/// Has a context current while it lives, and then again what was current before.
+#[must_use]
+pub(super) struct Entered(Option<&'static Driver>);
+
+/// Makes a context current on this thread, unless it is.
+pub(super) fn enter(driver: &'static Driver, handle: usize) -> Result<Entered, BackendError> {
+    if current(driver)? == handle {
+        return Ok(Entered(None));
+    }
+    // SAFETY: a handle that the driver gave; one of a context that is no more is an error.
+    let code = unsafe { (driver.symbols.ctx_push_current)(ptr::with_exposed_provenance_mut(handle)) };
+    driver.check("cuCtxPushCurrent", code)?;
+    Ok(Entered(Some(driver)))
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(driver) = self.0
+            && driver::usable()
+        {
+            let mut popped = ptr::null_mut();
+            // SAFETY: the variable is ours; what is popped is what `enter` pushed.
+            insist(|| unsafe { (driver.symbols.ctx_pop_current)(&raw mut popped) });
+        }
+    }
+}
+
+/// Has this thread in relaxed capture mode while it lives. Without it a query, a synchronise or an allocation would be
+/// refused while any thread captures in global mode, or this one in thread-local mode, and would end that capture.
+#[must_use]
+pub(super) struct Relaxed(Option<(&'static Driver, c_uint)>);
+
+/// Puts this thread into relaxed capture mode.
+pub(super) fn relax(driver: &'static Driver) -> Result<Relaxed, BackendError> {
+    let Some(exchange) = driver.symbols.thread_exchange_capture_mode else {
+        return Ok(Relaxed(None)); // no mode is older than this call
+    };
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+    // SAFETY: the variable is ours.
+    let code = unsafe { exchange(&raw mut mode) };
+    driver.check("cuThreadExchangeStreamCaptureMode", code)?;
+    Ok(Relaxed(Some((driver, mode))))
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some((driver, mode)) = self.0
+            && let Some(exchange) = driver.symbols.thread_exchange_capture_mode
+            && driver::usable()
+        {
+            insist(|| {
+                let mut mode = mode;
+                // SAFETY: the variable is ours.
+                unsafe { exchange(&raw mut mode) }
+            });
+        }
+    }
+}
+
+impl Identity {
+    fn ask_id(&self) -> Result<Option<u64>, BackendError> {
+        let Some(get) = self.driver.symbols.ctx_get_id else {
+            return Ok(None);
+        };
+        let mut id = 0;
+        // SAFETY: a context that this object retains; the variable is ours.
+        let code = unsafe { get(ptr::with_exposed_provenance_mut(self.handle), &raw mut id) };
+        self.check("cuCtxGetId", code)?;
+        Ok(Some(id))
+    }
+
+    /// Is this still the context that was retained? Err(Lost) if the device was reset since.
+    pub(super) fn verify(&self) -> Result<(), BackendError> {
+        self.alive()?;
+        let there = match self.id {
+            Some(_) => self.ask_id()? == self.id,
+            None => is_active(self.driver, self.device).map_err(|error| self.note(error))?,
+        };
+        match there {
+            true => Ok(()),
+            false => {
+                let why = format!(
+                    "device {} was reset, and with it all streams and events",
+                    self.ordinal
+                );
+                let _ = self.lost.set(why);
+                self.alive()
+            }
+        }
+    }
+
+    /// Err(Lost) if an earlier call has found that the context is.
+    #[inline]
+    pub(super) fn alive(&self) -> Result<(), BackendError> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(why) => Err(BackendError::Lost(why.clone())),
+        }
+    }
+
+    /// What the result of a call in this context means.
+    #[inline]
+    pub(super) fn check(&self, call: &str, code: Code) -> Result<(), BackendError> {
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(self.note(self.driver.error(call, code))),
+        }
+    }
+
+    /// Remembers that the context is lost, if that is the error.
+    pub(super) fn note(&self, error: BackendError) -> BackendError {
+        if let BackendError::Lost(why) = &error {
+            let _ = self.lost.set(why.clone());
+        }
+        error
+    }
+
+    /// Makes it current on this thread.
+    pub(super) fn enter(&self) -> Result<Entered, BackendError> {
+        enter(self.driver, self.handle).map_err(|error| self.note(error))
+    }
+}
+
+impl std::ops::Deref for Context {
+    type Target = Identity;
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+impl Context {
+    fn retain(driver: &'static Driver, ordinal: c_int, device: CUdevice) -> Result<Context, BackendError> {
+        let mut handle: CUcontext = ptr::null_mut();
+        // SAFETY: the variable is ours.
+        let code = unsafe { (driver.symbols.primary_retain)(&raw mut handle, device) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let mut identity = Identity {
+            driver,
+            device,
+            ordinal,
+            handle: handle.expose_provenance(),
+            id: None,
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
+            lost: OnceLock::new(),
+        };
+        let id = identity.ask_id();
+        identity.id = id.clone().unwrap_or_default();
+        let context = Context {
+            identity: Arc::new(identity),
+            users: AtomicUsize::new(1),
+            events: Mutex::default(),
+            named: Mutex::default(),
+            mapped: AtomicU64::new(0),
+        };
+        // an error from here on releases the context
+        id?;
+        let first = context.event()?; // refused by a context with a sticky error
+        context.put_back(first);
+        Ok(context)
+    }
+
+    /// Which context this is, for who must not keep it.
+    pub(super) fn identity(&self) -> Arc<Identity> {
+        self.identity.clone()
+    }
+
+    /// An event to be recorded.
+    pub(super) fn event(&self) -> Result<RawEvent, BackendError> {
+        let free = lock(&self.events).pop();
+        if let Some(event) = free {
+            return Ok(event);
+        }
+        let _current = self.enter()?;
+        let mut event: CUevent = ptr::null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        // SAFETY: the variable is ours.
+        let code = unsafe { (self.driver.symbols.event_create)(&raw mut event, flags) };
+        self.check("cuEventCreate", code)?;
+        Ok(RawEvent(event.expose_provenance()))
+    }
+
+    /// Keeps an event for the next who needs one. What it was recorded for may still be running: a wait that was
+    /// queued for it stays, and recording it again is fine.
+    pub(super) fn put_back(&self, event: RawEvent) {
+        lock(&self.events).push(event);
+    }
+
+    /// Finds out whether the context is lost.
+    pub(super) fn probe(&self) -> Result<(), BackendError> {
+        const NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
+        self.verify()?;
+        let event = self.event()?;
+        let _mode = relax(self.driver)?;
+        // SAFETY: an event of this context, in nobody else's hands.
+        let code = unsafe { (self.driver.symbols.event_query)(event.handle()) };
+        self.put_back(event);
+        match code {
+            NOT_READY => Ok(()),
+            code => self.check("cuEventQuery", code),
+        }
+    }
+
+    /// For drivers without stream ids, in a call that names a stream: orders the work of a stream behind that of an
+    /// older one that had the same handle, so that the handle can stand for both.
+    pub(super) fn chain(&self, stream: usize) -> Result<(), BackendError> {
+        let mut named = lock(&self.named);
+        let handle = ptr::with_exposed_provenance_mut(stream);
+        let event = match named.get(&stream) {
+            Some(&event) => {
+                // SAFETY: an event of this context, and the stream of the caller's.
+                let code = unsafe { (self.driver.symbols.stream_wait_event)(handle, event.handle(), 0) };
+                self.check("cuStreamWaitEvent", code)?;
+                event
+            }
+            None => {
+                let event = self.event()?;
+                named.insert(stream, event);
+                event
+            }
+        };
+        // SAFETY: as above.
+        let code = unsafe { (self.driver.symbols.event_record)(event.handle(), handle) };
+        self.check("cuEventRecord", code)
+    }
+
+    /// Blocks until all work in the context is complete, that of destroyed streams included, without harm to captures:
+    /// `cuCtxSynchronize` would end every one of them. The driver completes all work before it gives memory back
+    /// (CUDA Runtime API reference, implicit synchronisation), and in relaxed mode captures go on (measured on an
+    /// H100, driver 580, in all capture modes, for blocking and non-blocking streams).
+    ///
+    /// In a context that is lost no work runs any more.
+    pub(super) fn drain(&self) -> Result<(), BackendError> {
+        if self.alive().is_err() {
+            return Ok(());
+        }
+        match self.drain_by_free() {
+            Err(BackendError::Lost(_)) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn drain_by_free(&self) -> Result<(), BackendError> {
+        const BYTES: usize = 256;
+        const HOST_BYTES: usize = 4096;
+        const OUT_OF_MEMORY: Code = CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
+        let _current = self.enter()?;
+        let _mode = relax(self.driver)?;
+        let symbols = &self.driver.symbols;
+        let mut at = 0;
+        // SAFETY: the variable is ours.
+        let code = unsafe { (symbols.mem_alloc)(&raw mut at, BYTES) };
+        if code != OUT_OF_MEMORY {
+            self.check("cuMemAlloc", code)?;
+            // SAFETY: allocated above, and nobody has heard of it.
+            return self.check("cuMemFree", insist(|| unsafe { (symbols.mem_free)(at) }));
+        }
+        let mut at = ptr::null_mut();
+        // SAFETY: the variable is ours.
+        let code = unsafe { (symbols.mem_host_alloc)(&raw mut at, HOST_BYTES, 0) };
+        self.check("cuMemHostAlloc", code)?;
+        // SAFETY: allocated above, and nobody has heard of it.
+        self.check("cuMemFreeHost", insist(|| unsafe { (symbols.mem_free_host)(at) }))
+    }
+}
+
+impl Drop for Context {
+    /// Gives events and context back, if there is somebody to give them to.
+    fn drop(&mut self) {
+        if !driver::usable() {
+            return;
+        }
+        let symbols = &self.driver.symbols;
+        if self.verify().or_else(|_| self.verify()).is_ok() {
+            let named = std::mem::take(&mut *lock(&self.named));
+            let free = std::mem::take(&mut *lock(&self.events));
+            for event in free.into_iter().chain(named.into_values()) {
+                // SAFETY: created by this object, and in nobody's hands.
+                insist(|| unsafe { (symbols.event_destroy)(event.handle()) });
+            }
+        }
+        if driver::usable() {
+            // SAFETY: retained by this object.
+            insist(|| unsafe { (symbols.primary_release)(self.device) });
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the driver's interface gained after CUDA 10.2, where the declarations of `cuda-driver-sys` end. Names, values
+//! and layouts are facts of the CUDA Driver API reference and of `cuda.h` 11.0 to 13.0.
+
+use cuda_driver_sys::CUmemLocation;
+use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
+
+/// `CUdevice_attribute`: memory created for mapping can be registered for GPUDirect RDMA (11.0).
+pub const GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;
+/// `CUdevice_attribute`: handles can be exported over the fabric (12.3).
+pub const HANDLE_TYPE_FABRIC_SUPPORTED: c_int = 128;
+/// `CUmemAllocationHandleType`: over the fabric (12.3).
+pub const MEM_HANDLE_TYPE_FABRIC: c_uint = 8;
+/// `CUdriverProcAddress_flags`: the stream NULL is the legacy one, whatever the caller was built for (11.3).
+pub const GET_PROC_ADDRESS_LEGACY_STREAM: u64 = 1;
+
+/// `CUresult`s after which a context, or the process, does no more work: `CONTAINED` (12.8), `TENSOR_MEMORY_LEAK`
+/// (12.9), `MPS_CLIENT_TERMINATED` (12.0), `EXTERNAL_DEVICE` (11.4).
+pub const LATER_STICKY: [c_uint; 4] = [226, 721, 809, 911];
+
+/// `CUmemAllocationProp` since 11.0: of the size that it had in 10.2, with flags where zeros were required.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationProp {
+    /// `CUmemAllocationType`.
+    pub kind: c_uint,
+    /// A mask of `CUmemAllocationHandleType`; 0: none.
+    pub requested_handle_types: c_uint,
+    pub location: CUmemLocation,
+    pub win32_handle_meta_data: *mut c_void,
+    pub compression_type: c_uchar,
+    pub gpu_direct_rdma_capable: c_uchar,
+    pub usage: c_ushort,
+    pub reserved: [c_uchar; 4],
+}
+
+const _: () = assert!(size_of::<AllocationProp>() == size_of::<cuda_driver_sys::CUmemAllocationProp>());

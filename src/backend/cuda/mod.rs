@@ -1,0 +1,461 @@
+//! The CUDA backend: memory of a GPU by the driver's interface, which is opened at run time.
+//!
+//! Memory is mapped where the pool wants it ([`memory`]), or, if that is asked for or nothing else exists, comes from
+//! `cuMemAlloc` with an address of the driver's choice. A backend has a reference to the primary context of its device
+//! ([`context`]) until its pool ends. The caller's current context and capture mode are left as they were found.
+//!
+//! Three things end its work: a fork and the end of the driver (`usable` is false then, nothing is called any more), and
+//! the loss of the context (a sticky error, or the device was reset): then requests fail with `Lost`, events are left
+//! alone, nothing is waited for, and memory is given back to the driver as before.
+//!
+//! Locks, which nest in this order: `memory` of one backend; those of [`streams`] and [`context`]. Calls that name a
+//! stream take `memory` never.
+
+mod context;
+mod driver;
+pub mod hooks;
+mod later;
+mod memory;
+mod streams;
+mod symbols;
+
+pub use driver::{Driver, open};
+
+use super::{Access, Backend, BackendError, Event};
+use crate::base::units::{Addr, PageHandle, StreamHandle, Timeline};
+use context::{Context, RawEvent, relax};
+use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
+use cuda_driver_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult};
+use driver::insist;
+use later::AllocationProp;
+use memory::Memory;
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use streams::Streams;
+
+/// No page is smaller: the granularity of every GPU so far, and of host pools.
+const GRANULARITY: u64 = 2 << 20;
+/// Mappings of all pools of a device. An H200 with driver 580 takes 524,032 in a context and is as fast with 400,000
+/// as with a thousand.
+const MAPPINGS: u64 = 400_000;
+/// An event's number: its handle, and above it the place of its context. Addresses of processes are below it.
+const PLACE_SHIFT: u32 = 56;
+
+/// Options of a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The device's ordinal.
+    pub device: i32,
+    /// Memory from `cuMemAlloc`, even if pages could be mapped.
+    pub plain: bool,
+    /// Memory that network cards can reach.
+    pub gpu_direct_rdma: bool,
+    /// A mask of `CUmemAllocationHandleType`: how handles are to be exported.
+    pub handle_types: u32,
+}
+
+/// Memory of a GPU.
+#[derive(Debug)]
+pub struct CudaBackend {
+    driver: &'static Driver,
+    device: i32,
+    granularity: u64,
+    /// None: memory comes with its address.
+    memory: Option<Mutex<Memory>>,
+    streams: Streams,
+    /// This backend's share of its context's `mapped`.
+    mapped: AtomicU64,
+}
+
+impl CudaBackend {
+    /// A backend for a device.
+    pub fn new(driver: &'static Driver, options: Options) -> Result<Arc<CudaBackend>, BackendError> {
+        if !driver::usable() {
+            return Err(BackendError::Unloaded);
+        }
+        super::process::watch_fork()?;
+        let context = context::join(driver, options.device)?;
+        let made = memory_of(&context, options);
+        let streams = Streams::new(context); // leaves the context if there is no memory
+        let (memory, granularity) = made?;
+        Ok(Arc::new(CudaBackend {
+            driver,
+            device: options.device,
+            granularity,
+            memory: memory.map(Mutex::new),
+            streams,
+            mapped: AtomicU64::new(0),
+        }))
+    }
+
+    /// May a call be made that gives something back?
+    fn may_return(&self) -> Result<(), BackendError> {
+        if driver::usable() {
+            Ok(())
+        } else {
+            Err(BackendError::Unloaded)
+        }
+    }
+
+    /// May a call be made that asks for something?
+    fn may_ask(&self) -> Result<Arc<Context>, BackendError> {
+        self.may_return()?;
+        let own = self.streams.own()?;
+        own.alive()?;
+        Ok(own)
+    }
+
+    fn pages(&self) -> Result<&Mutex<Memory>, BackendError> {
+        self.memory.as_ref().ok_or_else(|| {
+            BackendError::NotSupported(
+                "memory that comes with its address is not mapped anywhere else".into(),
+            )
+        })
+    }
+
+    /// The event of a number, and its context.
+    fn event(&self, event: Event) -> Result<(RawEvent, Arc<Context>), BackendError> {
+        let place = (event.0 >> PLACE_SHIFT) as usize;
+        let context = self.streams.context(place).ok_or(BackendError::Unloaded)?;
+        context.alive()?;
+        Ok((RawEvent((event.0 & ((1 << PLACE_SHIFT) - 1)) as usize), context))
+    }
+
+    /// Contexts of devices that have access and are in use, beside those whose streams were named.
+    fn onlookers(&self) -> Result<Vec<Arc<Context>>, BackendError> {
+        let known = self.streams.contexts();
+        let others = match &self.memory {
+            Some(memory) => context::lock(memory).others(),
+            None => Vec::new(),
+        };
+        let mut joined = Vec::new();
+        for device in others {
+            let named = known
+                .iter()
+                .any(|context| context.ordinal == device && context.alive().is_ok());
+            if !named && context::is_active(self.driver, device)? {
+                match context::join(self.driver, device) {
+                    Ok(context) => joined.push(context),
+                    Err(BackendError::Lost(_)) => {} // nothing runs there any more
+                    Err(error) => {
+                        joined.into_iter().for_each(context::leave);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(joined)
+    }
+}
+
+/// Memory as the options want it and the device has it, with its granularity. No memory: it comes with its address.
+fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64), BackendError> {
+    const MAPPING: c_int =
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as c_int;
+    let (driver, device) = (context.driver, context.device);
+    let maps = driver
+        .symbols
+        .mapping
+        .filter(|_| driver.attribute(MAPPING, device) != 0);
+    let Some(calls) = maps.filter(|_| !options.plain) else {
+        if options.handle_types != 0 {
+            return Err(BackendError::NotSupported(
+                "ipc_handle_types are for mapped memory; other processes get plain memory by cuIpcGetMemHandle".into(),
+            ));
+        }
+        return Ok((None, GRANULARITY));
+    };
+    if options.gpu_direct_rdma
+        && driver.attribute(later::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == 0
+    {
+        return Err(BackendError::NotSupported(format!(
+            "device {} cannot let network cards reach mapped memory; try WEIR_DEVICE_MEMORY_PLAIN",
+            options.device
+        )));
+    }
+    check_handle_types(context, options.handle_types)?;
+    let prop = AllocationProp {
+        kind: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
+        requested_handle_types: options.handle_types,
+        location: CUmemLocation {
+            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: options.device,
+        },
+        win32_handle_meta_data: std::ptr::null_mut(),
+        compression_type: 0,
+        gpu_direct_rdma_capable: options.gpu_direct_rdma.into(),
+        usage: 0,
+        reserved: [0; 4],
+    };
+    // who exports or registers pages wants them as large as the driver recommends
+    let option = match options.gpu_direct_rdma || options.handle_types != 0 {
+        false => CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+        true => CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
+    };
+    let memory = Memory::new(calls, context.identity(), prop);
+    let granularity = memory.granularity(option as u32)?.max(GRANULARITY);
+    Ok((Some(memory), granularity.next_power_of_two()))
+}
+
+fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError> {
+    const POSIX: u32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as u32;
+    const HAS_POSIX: c_int =
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as c_int;
+    let known = [
+        (POSIX, HAS_POSIX, "file descriptors"),
+        (
+            later::MEM_HANDLE_TYPE_FABRIC,
+            later::HANDLE_TYPE_FABRIC_SUPPORTED,
+            "fabric handles",
+        ),
+    ];
+    let mut left = types;
+    for (bit, attribute, what) in known {
+        if types & bit != 0 && context.driver.attribute(attribute, context.device) == 0 {
+            return Err(BackendError::NotSupported(format!(
+                "ipc_handle_types is {types:#x}, but device {} with this driver cannot export {what} ({bit:#x})",
+                context.ordinal
+            )));
+        }
+        left &= !bit;
+    }
+    match left {
+        0 => Ok(()),
+        left => Err(BackendError::NotSupported(format!(
+            "ipc_handle_types is {types:#x}, and {left:#x} of it is nothing that this system can export; pass 1 for file \
+             descriptors, 8 for the fabric, or 0"
+        ))),
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    fn mapping_limit(&self) -> u64 {
+        let own = self.mapped.load(Ordering::Relaxed);
+        let all = self
+            .streams
+            .context(0)
+            .map_or(own, |context| context.mapped.load(Ordering::Relaxed));
+        MAPPINGS.saturating_sub(all.saturating_sub(own))
+    }
+
+    fn usable(&self) -> bool {
+        driver::usable()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
+        self.may_ask()?;
+        context::lock(self.pages()?)
+            .reserve(bytes, self.granularity)
+            .map(Addr)
+    }
+
+    fn unreserve(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        self.may_return()?;
+        context::lock(self.pages()?).unreserve(at.0, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> Result<PageHandle, BackendError> {
+        self.may_ask()?;
+        context::lock(self.pages()?).create(bytes).map(PageHandle)
+    }
+
+    fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        self.may_return()?;
+        if let Some(memory) = &self.memory {
+            return context::lock(memory).release(page.0, bytes);
+        }
+        let own = self.streams.own()?;
+        own.alive()?; // plain memory is the context's, and has ended with it
+        let _current = own.enter()?;
+        let _mode = relax(self.driver)?;
+        // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
+        own.check(
+            "cuMemFree",
+            insist(|| unsafe { (self.driver.symbols.mem_free)(page.0) }),
+        )
+    }
+
+    fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
+        let own = self.may_ask()?;
+        let mut memory = context::lock(self.pages()?);
+        if own.mapped.fetch_add(1, Ordering::Relaxed) >= MAPPINGS {
+            own.mapped.fetch_sub(1, Ordering::Relaxed);
+            return Err(BackendError::OutOfMemory(format!(
+                "the pools of device {} have {MAPPINGS} mappings, which is as many as they may",
+                self.device
+            )));
+        }
+        memory.map(at.0, page.0, bytes).inspect_err(|_| {
+            own.mapped.fetch_sub(1, Ordering::Relaxed);
+        })?;
+        self.mapped.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
+        self.may_return()?;
+        let own = self.streams.own()?;
+        let count = context::lock(self.pages()?).unmap(at.0, bytes)?;
+        self.mapped.fetch_sub(count, Ordering::Relaxed);
+        own.mapped.fetch_sub(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.may_return()?;
+        self.streams.timeline(stream)
+    }
+
+    fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
+        self.may_ask()?;
+        let named = self.streams.usable(stream)?;
+        let event = named.context.event()?;
+        // SAFETY: an event of the stream's context that nobody else has, and the caller's stream.
+        let code = unsafe { (self.driver.symbols.event_record)(event.handle(), named.stream) };
+        if let Err(error) = self.streams.check("cuEventRecord", code) {
+            named.context.put_back(event);
+            return Err(error);
+        }
+        Ok(Event(event.0 as u64 | (named.place as u64) << PLACE_SHIFT))
+    }
+
+    fn query(&self, event: Event) -> Result<bool, BackendError> {
+        const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
+        if event == Event::COMPLETE {
+            return Ok(true);
+        }
+        self.may_return()?;
+        let (event, context) = self.event(event)?;
+        let _mode = relax(self.driver)?;
+        // SAFETY: an event that `record` gave and nobody has forgotten.
+        match unsafe { (self.driver.symbols.event_query)(event.handle()) } {
+            NOT_READY => Ok(false),
+            code => context.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError> {
+        if event == Event::COMPLETE {
+            return Ok(());
+        }
+        self.may_ask()?;
+        let named = self.streams.usable(stream)?;
+        let (event, _context) = self.event(event)?;
+        // SAFETY: an event that `record` gave and nobody has forgotten, and the caller's stream.
+        let code = unsafe { (self.driver.symbols.stream_wait_event)(named.stream, event.handle(), 0) };
+        self.streams.check("cuStreamWaitEvent", code)
+    }
+
+    fn synchronize(&self, event: Event) -> Result<(), BackendError> {
+        if event == Event::COMPLETE {
+            return Ok(());
+        }
+        self.may_return()?;
+        let (event, context) = self.event(event)?;
+        let _mode = relax(self.driver)?;
+        // SAFETY: an event that `record` gave and nobody has forgotten.
+        context.check("cuEventSynchronize", unsafe {
+            (self.driver.symbols.event_synchronize)(event.handle())
+        })
+    }
+
+    fn forget(&self, event: Event) {
+        if event != Event::COMPLETE
+            && driver::usable()
+            && let Ok((event, context)) = self.event(event)
+        {
+            context.put_back(event);
+        }
+    }
+
+    fn synchronize_all(&self) -> Result<(), BackendError> {
+        self.may_return()?;
+        let onlookers = self.onlookers()?;
+        let mut contexts = self.streams.contexts().into_iter();
+        let result = contexts.try_for_each(|context| context.drain());
+        let result = result.and_then(|()| onlookers.iter().try_for_each(|context| context.drain()));
+        onlookers.into_iter().for_each(context::leave);
+        result
+    }
+
+    fn blocks_in_one_page(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        let own = self.may_ask()?;
+        if self.memory.is_some() {
+            return Err(BackendError::NotSupported(
+                "mapped memory has no address of its own".into(),
+            ));
+        }
+        let _current = own.enter()?;
+        let _mode = relax(self.driver)?;
+        let mut at = 0;
+        // SAFETY: the variable is ours.
+        let code = unsafe { (self.driver.symbols.mem_alloc)(&raw mut at, bytes as usize) };
+        match code {
+            driver::SUCCESS => Ok((Addr(at), PageHandle(at))),
+            code => Err(own.note(self.driver.error(&format!("cuMemAlloc of {bytes} B"), code))),
+        }
+    }
+
+    fn set_access(&self, device: i32, access: Access) -> Result<(), BackendError> {
+        self.may_ask()?;
+        if device == self.device {
+            return match access {
+                Access::ReadWrite => Ok(()),
+                _ => Err(BackendError::NotSupported(format!(
+                    "device {device} is the pool's own, which always reads and writes its memory"
+                ))),
+            };
+        }
+        let Some(memory) = &self.memory else {
+            return Err(BackendError::NotSupported(
+                "other devices reach plain memory once the program has called cuCtxEnablePeerAccess; pools have an access \
+                 list for mapped memory only"
+                    .into(),
+            ));
+        };
+        let other = self.driver.known_device(device)?;
+        if access != Access::None && !self.driver.can_access(other, self.driver.device(self.device)?)? {
+            return Err(BackendError::NotSupported(format!(
+                "device {device} cannot reach the memory of device {}",
+                self.device
+            )));
+        }
+        context::lock(memory).set_access(device, access)
+    }
+
+    fn access(&self, device: i32) -> Result<Access, BackendError> {
+        self.may_return()?;
+        self.driver.known_device(device)?;
+        match &self.memory {
+            Some(memory) => Ok(context::lock(memory).access(device)),
+            None if device == self.device => Ok(Access::ReadWrite),
+            None => Err(BackendError::NotSupported(
+                "what other devices may do with plain memory is between the program and the driver".into(),
+            )),
+        }
+    }
+
+    fn close(&self) {
+        if driver::usable() {
+            self.streams.close();
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Streams as calls name them: whose they are, who they are, and whether work queued on them goes into a graph.
+//!
+//! NULL and 1 are the legacy default stream, 2 the calling thread's own, each of the context that is current, or of the
+//! pool's device if none is. They get identities made here, with [`BUILT_IN`] set: one for the legacy stream of each
+//! context, one for each thread's stream in each context. Other streams have the driver's `cuStreamGetId`; drivers
+//! before CUDA 12.0 have none, and there a handle's number stands for all streams that ever have it, which are put in
+//! order by [`Context::chain`].
+//!
+//! A stream that is being captured may be asked for nothing but its capture: any other call that names it ends the
+//! capture, in every capture mode (measured on an H100, driver 580), and so does one that names the legacy stream while
+//! a blocking stream of its context is captured. While it is captured its handle makes its identity, with [`CAPTURED`]
+//! set; it is only ever looked at together with the capture's.
+//!
+//! Streams of other devices may be named as well, if they belong to the device's primary context: these contexts are
+//! joined when they are first seen, and left when the pool ends. Streams of contexts that a program made itself are
+//! refused, because nobody could tell when such a context ends.
+//!
+//! Locks: `contexts`, for a look at the list or to add to it.
+
+use super::context::{self, Context, Entered, Identity, enter};
+use super::driver::{self, Driver, SUCCESS};
+use super::symbols::Code;
+use crate::backend::BackendError;
+use crate::base::units::{CaptureId, StreamHandle, StreamId, Timeline};
+use cuda_driver_sys::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus};
+use std::cell::Cell;
+use std::ffi::c_uint;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Identities that are not the driver's.
+const BUILT_IN: u64 = 1 << 63;
+const CAPTURED: u64 = 1 << 62;
+/// Contexts that one pool can know: the bits left in an event's number.
+const CONTEXTS: usize = 255;
+
+const LEGACY: usize = 1;
+pub(super) const PER_THREAD: usize = 2;
+
+static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
+static LAST_TABLE: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// This thread's number; 0: none yet.
+    static THREAD: Cell<u64> = const { Cell::new(0) };
+    /// The stream that was last found to be fit for a table's pool: the table's number and the stream's.
+    static FIT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn thread() -> u64 {
+    THREAD.with(|number| {
+        if number.get() == 0 {
+            number.set(LAST_THREAD.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
+}
+
+/// What work queued on a stream goes into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Capturing {
+    No,
+    /// The legacy stream, which cannot be used while another stream is captured.
+    ByOther,
+    Into(CaptureId),
+}
+
+/// The contexts whose streams a pool knows; the first is that of its own device.
+#[derive(Debug)]
+pub(super) struct Streams {
+    number: u64,
+    driver: &'static Driver,
+    own: Arc<Identity>,
+    contexts: RwLock<Vec<Arc<Context>>>,
+}
+
+/// A stream that work may be queued on, with its context, which is current for as long as that matters.
+pub(super) struct Usable {
+    pub(super) stream: CUstream,
+    pub(super) context: Arc<Context>,
+    pub(super) place: usize,
+    _current: Option<Entered>,
+}
+
+impl Streams {
+    pub(super) fn new(own: Arc<Context>) -> Streams {
+        Streams {
+            number: LAST_TABLE.fetch_add(1, Ordering::Relaxed) + 1,
+            driver: own.driver,
+            own: own.identity(),
+            contexts: RwLock::new(vec![own]),
+        }
+    }
+
+    /// The context at a place; None once the pool has ended.
+    pub(super) fn context(&self, place: usize) -> Option<Arc<Context>> {
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        contexts.get(place).cloned()
+    }
+
+    /// The pool's own context.
+    pub(super) fn own(&self) -> Result<Arc<Context>, BackendError> {
+        self.context(0).ok_or(BackendError::Unloaded)
+    }
+
+    /// All contexts known.
+    pub(super) fn contexts(&self) -> Vec<Arc<Context>> {
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        contexts.clone()
+    }
+
+    /// Leaves all contexts: the pool has ended.
+    pub(super) fn close(&self) {
+        let contexts = {
+            let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *contexts)
+        };
+        contexts.into_iter().for_each(context::leave);
+    }
+
+    /// The place of a context, which is joined if it was not known yet.
+    fn place(&self, handle: usize) -> Result<(usize, Arc<Context>), BackendError> {
+        let known = |contexts: &[Arc<Context>]| {
+            let found = contexts
+                .iter()
+                .enumerate()
+                .rev()
+                .find(|(_, context)| context.handle == handle);
+            found.map(|(place, context)| (place, context.clone()))
+        };
+        let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
+        if contexts.is_empty() {
+            return Err(BackendError::Unloaded);
+        }
+        // a device that was reset has its old handle again, but the pool's own memory went with the old context
+        if let Some(found) = known(&contexts)
+            && (found.0 == 0 || found.1.alive().is_ok())
+        {
+            return Ok(found);
+        }
+        drop(contexts);
+        let joined = self.join(handle)?;
+        let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+        if contexts.is_empty() || contexts.len() >= CONTEXTS {
+            drop(contexts);
+            context::leave(joined);
+            return Err(BackendError::NotSupported(
+                "a pool knows no more than 255 contexts".into(),
+            ));
+        }
+        contexts.push(joined.clone());
+        Ok((contexts.len() - 1, joined))
+    }
+
+    /// Joins a context that must be its device's primary one.
+    fn join(&self, handle: usize) -> Result<Arc<Context>, BackendError> {
+        let ordinal = {
+            let _current = enter(self.driver, handle)?;
+            let mut device = 0;
+            // SAFETY: the variable is ours.
+            let code = unsafe { (self.driver.symbols.ctx_get_device)(&raw mut device) };
+            self.driver.check("cuCtxGetDevice", code)?;
+            self.driver.ordinal(device)?
+        };
+        let primary = context::join(self.driver, ordinal)?;
+        if primary.handle == handle {
+            return Ok(primary);
+        }
+        context::leave(primary);
+        Err(BackendError::InvalidStream(format!(
+            "it belongs to a context that is not the primary one of device {ordinal}; pools know streams of primary \
+             contexts only"
+        )))
+    }
+
+    /// Who is this, and what does its work go into?
+    pub(super) fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        match stream.0 {
+            0 | LEGACY => {
+                let serial = self.built_in()?.0;
+                Ok(Timeline::of(StreamId(BUILT_IN | serial << 32)))
+            }
+            PER_THREAD => {
+                let (serial, _current) = self.built_in()?;
+                let id = StreamId(BUILT_IN | serial << 32 | thread());
+                let capture = match self.capturing(handle(stream))? {
+                    Capturing::Into(capture) => Some(capture),
+                    Capturing::No | Capturing::ByOther => None,
+                };
+                Ok(Timeline { stream: id, capture })
+            }
+            _ => self.ordinary(stream),
+        }
+    }
+
+    fn ordinary(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        if let Capturing::Into(capture) = self.capturing(handle(stream))? {
+            return Ok(Timeline {
+                stream: StreamId(CAPTURED | stream.0 as u64),
+                capture: Some(capture),
+            });
+        }
+        let Some(get_id) = self.driver.symbols.stream_get_id else {
+            let (_, context) = self.context_of(stream)?;
+            context.verify()?;
+            context.chain(stream.0)?;
+            return Ok(Timeline::of(StreamId(stream.0 as u64)));
+        };
+        let mut id = 0;
+        // SAFETY: the caller's stream; the variable is ours.
+        let code = unsafe { get_id(handle(stream), &raw mut id) };
+        self.check("cuStreamGetId", code)?;
+        // identities are never used twice, so what was found out about one holds
+        if FIT.get() != (self.number, id) {
+            let (_, context) = self.context_of(stream)?;
+            context.verify()?;
+            FIT.set((self.number, id));
+        }
+        Ok(Timeline::of(StreamId(id)))
+    }
+
+    /// The number of the context whose built-in streams are meant, which is made current if none is.
+    fn built_in(&self) -> Result<(u64, Option<Entered>), BackendError> {
+        let now = context::current(self.driver)?;
+        if now == self.own.handle || now == 0 {
+            self.own.verify()?;
+            let entered = (now == 0).then(|| self.own.enter()).transpose()?;
+            return Ok((self.own.serial, entered));
+        }
+        let (_, context) = self.place(now)?;
+        context.verify()?;
+        Ok((context.serial, None))
+    }
+
+    fn context_of(&self, stream: StreamHandle) -> Result<(usize, Arc<Context>), BackendError> {
+        let Some(get) = self.driver.symbols.stream_get_ctx else {
+            return Ok((0, self.own()?));
+        };
+        let mut context: CUcontext = ptr::null_mut();
+        // SAFETY: the caller's stream, which is not being captured; the variable is ours.
+        let code = unsafe { get(handle(stream), &raw mut context) };
+        self.check("cuStreamGetCtx", code)?;
+        self.place(context.expose_provenance())
+    }
+
+    /// What goes for a call that names a stream: an error of the handle is the stream's.
+    #[inline]
+    pub(super) fn check(&self, call: &str, code: Code) -> Result<(), BackendError> {
+        if code == SUCCESS {
+            Ok(())
+        } else {
+            Err(self.error(call, code))
+        }
+    }
+
+    #[cold]
+    fn error(&self, call: &str, code: Code) -> BackendError {
+        const INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
+        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
+        match (self.driver.error(call, code), code) {
+            (BackendError::Other(why), INVALID_HANDLE | INVALID_VALUE) => BackendError::InvalidStream(why),
+            (error @ BackendError::Lost(_), _) => {
+                // of which context, these calls do not say
+                for context in self.contexts() {
+                    let _ = context.probe();
+                }
+                error
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// Asks a stream for its capture, the one thing that may be asked of any stream at any time.
+    fn capturing(&self, stream: CUstream) -> Result<Capturing, BackendError> {
+        const IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
+        const NONE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
+        const ACTIVE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint;
+        let Some(is_capturing) = self.driver.symbols.stream_is_capturing else {
+            return Ok(Capturing::No); // no capture is older than this call
+        };
+        let mut status = NONE;
+        // SAFETY: the caller's stream; the variable is ours.
+        let code = unsafe { is_capturing(stream, &raw mut status) };
+        if code == IMPLICIT {
+            return Ok(Capturing::ByOther);
+        }
+        self.check("cuStreamIsCapturing", code)?;
+        if status == NONE {
+            return Ok(Capturing::No);
+        }
+        let (mut status, mut capture) = (status, 0);
+        if status == ACTIVE {
+            let Some(get_info) = self.driver.symbols.stream_get_capture_info else {
+                return Err(BackendError::NotSupported(format!(
+                    "memory for a stream that is being captured needs CUDA 10.1; this driver is for {}",
+                    self.driver.version()
+                )));
+            };
+            // SAFETY: as above.
+            let code = unsafe { get_info(stream, &raw mut status, &raw mut capture) };
+            self.check("cuStreamGetCaptureInfo", code)?;
+        }
+        match status {
+            NONE => Ok(Capturing::No),
+            ACTIVE => Ok(Capturing::Into(CaptureId(capture))),
+            _ => Err(BackendError::Capturing(
+                "its capture was invalidated; end it before the stream is used again".into(),
+            )),
+        }
+    }
+
+    /// The stream, if an event may be recorded on it or waited for by it now.
+    pub(super) fn usable(&self, stream: StreamHandle) -> Result<Usable, BackendError> {
+        let (place, context, current, named) = match stream.0 {
+            0 | LEGACY | PER_THREAD => {
+                let now = context::current(self.driver)?;
+                let (place, context) = match now {
+                    0 => (0, self.own()?),
+                    now => self.place(now)?,
+                };
+                let current = (now == 0).then(|| context.enter()).transpose()?;
+                (
+                    place,
+                    Some(context),
+                    current,
+                    handle(StreamHandle(stream.0.max(LEGACY))),
+                )
+            }
+            _ => (0, None, None, handle(stream)),
+        };
+        if self.capturing(named)? != Capturing::No {
+            return Err(BackendError::Capturing(format!(
+                "stream {stream} is being captured, or is the legacy stream beside a stream that is"
+            )));
+        }
+        let (place, context) = match context {
+            Some(context) => (place, context),
+            None => self.context_of(stream)?,
+        };
+        context.alive()?;
+        Ok(Usable {
+            stream: named,
+            context,
+            place,
+            _current: current,
+        })
+    }
+}
+
+/// The driver's type for a handle.
+pub(super) fn handle(stream: StreamHandle) -> CUstream {
+    ptr::with_exposed_provenance_mut(stream.0)
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        if driver::usable() {
+            self.close();
+        }
+    }
+}
