@@ -251,6 +251,10 @@ impl Backend for CudaBackend {
         driver::usable()
     }
 
+    fn is_lost(&self) -> bool {
+        self.streams.is_lost()
+    }
+
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
         self.may_ask()?;
         context::lock(self.pages()?)

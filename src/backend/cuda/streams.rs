@@ -104,6 +104,11 @@ impl Streams {
         self.context(0).ok_or(BackendError::Unloaded)
     }
 
+    /// Is the pool's own context lost?
+    pub(super) fn is_lost(&self) -> bool {
+        self.own.alive().is_err()
+    }
+
     /// All contexts known.
     pub(super) fn contexts(&self) -> Vec<Arc<Context>> {
         let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
