@@ -134,6 +134,7 @@ static void sizes_and_alignments(void) {
     CHECK_OK(weir_pool_free_synced(pool, b));
     CHECK_OK(weir_pool_free(pool, NULL, NULL));
     CHECK_OK(weir_pool_free_synced(pool, NULL));
+    CHECK_OK(weir_pool_release_capture(pool, 12345)); // took nothing from this pool
 
     for (size_t bytes = 1; bytes <= 64 * MiB; bytes = bytes * 3 + 1) {
         CHECK_OK(weir_pool_alloc(pool, bytes, NULL, &a));

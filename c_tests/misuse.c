@@ -81,6 +81,7 @@ static void nulls(void) {
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_host_event_create(NULL));
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_retain(NULL));
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_trim(NULL, 0));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_release_capture(NULL, 1));
     CHECK_OK(weir_host_stream_create(&stream));
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_host_stream_enqueue(stream, NULL, NULL));
     CHECK_OK(weir_host_stream_destroy(stream));

@@ -809,6 +809,25 @@ weir_status weir_event_synchronize(weir_event event);
 weir_status weir_device_synchronize(void);
 
 /**
+ * Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their
+ * launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured.
+ *
+ * A block allocated on a stream that is being captured belongs to the graph, which uses it anew on each launch.
+ * Freed on a stream of the same capture, its memory serves later requests of that stream in that capture, and
+ * nobody else; freed elsewhere, it serves nobody. This call gives all such memory back to the pool: what was freed
+ * is then for any stream, as soon as the stream it was freed on has done its work. Blocks still allocated stay so.
+ * A capture that took nothing from the pool is fine. Until this call the pool keeps the graph's memory mapped;
+ * trim and squeeze leave it alone.
+ *
+ * Too early a call cannot be seen here, but the pool refuses every later call that names a stream which still is
+ * being captured so (WEIR_ERROR_CAPTURE). The release threshold is applied.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_release_capture(weir_pool *pool,
+                                      uint64_t capture);
+
+/**
  * Creates a host stream: work queued on it runs in order, on a thread of its own. The caller destroys it.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.

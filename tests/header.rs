@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 8] = [
+const CHAPTERS: [&str; 9] = [
     "types",
     "status",
     "text",
@@ -19,6 +19,7 @@ const CHAPTERS: [&str; 8] = [
     "pool",
     "stats",
     "order",
+    "capture",
     "host_streams",
 ];
 

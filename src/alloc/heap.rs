@@ -318,7 +318,7 @@ impl Heap {
             match users.born {
                 Some(born) if born.capture == here.capture => users.born = None,
                 // the graph uses it on each launch, and the stream's own work may still do so
-                _ => users.streams.extend([here, Timeline::of(here.stream)]),
+                _ => users.streams.push(Timeline::of(here.stream)),
             }
         }
         (users.born.is_some() || !users.streams.is_empty()).then_some(users)

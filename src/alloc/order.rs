@@ -240,15 +240,13 @@ impl Heap {
         clock
     }
 
-    /// How far every stream has come. Nobody can wait for a capture's graph.
+    /// How far every stream has come.
     pub fn clock_of_all(&self) -> Clock {
-        self.streams()
-            .filter(|&s| self.capture_of(s).is_none())
-            .map(|s| (s, self.arena(s).seq))
-            .collect()
+        self.streams().map(|s| (s, self.arena(s).seq)).collect()
     }
 
-    /// The host has seen this moment pass. Events it covers are of no more use.
+    /// The host has seen this moment pass. Events it covers are of no more use. A capture's graph is not over for
+    /// that.
     pub fn complete(&mut self, clock: &[(u32, u64)], dropped: &mut Vec<Event>) {
         for &(stream, seq) in clock {
             if let Some(Some(arena)) = self.arenas.get_mut(stream as usize)

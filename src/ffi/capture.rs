@@ -1,0 +1,31 @@
+//! Stream captures.
+
+use super::args;
+use super::guard::{InChild, guard};
+use super::status::weir_status;
+use super::types::weir_pool;
+use crate::base::units::CaptureId;
+use crate::lifecycle::registry;
+
+/// Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their
+/// launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured.
+///
+/// A block allocated on a stream that is being captured belongs to the graph, which uses it anew on each launch.
+/// Freed on a stream of the same capture, its memory serves later requests of that stream in that capture, and
+/// nobody else; freed elsewhere, it serves nobody. This call gives all such memory back to the pool: what was freed
+/// is then for any stream, as soon as the stream it was freed on has done its work. Blocks still allocated stay so.
+/// A capture that took nothing from the pool is fine. Until this call the pool keeps the graph's memory mapped;
+/// trim and squeeze leave it alone.
+///
+/// Too early a call cannot be seen here, but the pool refuses every later call that names a stream which still is
+/// being captured so (WEIR_ERROR_CAPTURE). The release threshold is applied.
+///
+/// Errors: the pool errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_release_capture(pool: *mut weir_pool, capture: u64) -> weir_status {
+    guard("weir_pool_release_capture", InChild::Ignore, || {
+        registry::with(args::handle(pool)?, |pool| {
+            pool.release_capture(CaptureId(capture))
+        })
+    })
+}
