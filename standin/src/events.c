@@ -1,0 +1,200 @@
+#include "events.h"
+
+#include "calls.h"
+#include "captures.h"
+
+struct handles events = {.kind = "event"};
+
+void event_clear(struct event *event) {
+    point_end(&event->point);
+    stamp_release(event->stamp);
+    event->stamp = NULL;
+    free(event->nodes);
+    event->nodes = NULL;
+    event->node_count = 0;
+    event->capture = 0;
+}
+
+static void event_free(struct event *event) {
+    event_clear(event);
+    handle_free(&events, event->handle);
+    free(event);
+}
+
+/* The event of a handle, which has to be one. */
+static CUresult event_named(CUevent handle, struct event **event) {
+    if (handle == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    *event = handle_object(&events, handle);
+    return (*event)->context->device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned int flags) {
+    ENTER(cuEventCreate);
+    struct context *context;
+    REQUIRE(out != NULL && flags <= 7, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_VALUE);
+    TRY(context_current(&context));
+    struct event *event = must_alloc(sizeof *event);
+    event->context = context;
+    event->flags = flags;
+    event->handle = handle_new(&events, event);
+    *out = event->handle;
+    LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy_v2(CUevent handle) {
+    ENTER(cuEventDestroy_v2);
+    REQUIRE(handle != NULL, CUDA_ERROR_INVALID_HANDLE);
+    struct event *event = handle_object(&events, handle);
+    TRY(call_refused(&event->excused));
+    bool lost = event->context->device->lost;
+    event_free(event);
+    LEAVE(lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
+    ENTER(cuEventRecord);
+    struct event *event;
+    struct stream *stream;
+    TRY(event_named(handle, &event));
+    TRY(stream_in_use(stream_handle, &stream));
+    REQUIRE(stream->context == event->context, CUDA_ERROR_INVALID_HANDLE);
+    bool done = false;
+    TRY(capture_record(stream, event, &done));
+    REQUIRE(!done, CUDA_SUCCESS);
+    struct stamp *stamp = NULL;
+    if (!(event->flags & CU_EVENT_DISABLE_TIMING)) {
+        stamp = must_alloc(sizeof *stamp);
+        stamp->references = 2;
+    }
+    event_clear(event);
+    stream_queue(stream, NULL, NULL, NULL, 0, stamp);
+    event->point = stream_point(stream);
+    event->stamp = stamp;
+    LEAVE(CUDA_SUCCESS);
+}
+
+/* An event in a capture is not scheduled: there is nothing to ask or wait for. Whoever asks after one that was never
+ * meant for captures has not noticed that there is one. */
+static CUresult refuse_captured(const struct event *event) {
+    if (event->capture == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!event->for_captures) {
+        rule_broken("event %p, which is an ordinary one, was last recorded on a capturing stream", (void *)event->handle);
+    }
+    struct capture *capture = capture_numbered(event->capture);
+    if (capture != NULL) {
+        capture_invalidate(capture);
+    }
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+CUresult cuEventQuery(CUevent handle) {
+    ENTER(cuEventQuery);
+    struct event *event;
+    TRY(event_named(handle, &event));
+    TRY(refuse_captured(event));
+    TRY(captures_refuse_unsafe());
+    LEAVE(point_past(&event->point) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+}
+
+CUresult cuEventSynchronize(CUevent handle) {
+    ENTER(cuEventSynchronize);
+    struct event *event;
+    TRY(event_named(handle, &event));
+    TRY(refuse_captured(event));
+    TRY(captures_refuse_unsafe());
+    /* The event may be recorded again, or go, while this waits. */
+    const struct device *device = event->context->device;
+    struct point point;
+    point_copy(&point, &event->point);
+    point_wait(&point);
+    point_end(&point);
+    LEAVE(device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+}
+
+static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle) {
+    struct event *start, *end;
+    CUresult result = milliseconds == NULL ? CUDA_ERROR_INVALID_VALUE : event_named(start_handle, &start);
+    if (result == CUDA_SUCCESS) {
+        result = event_named(end_handle, &end);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = refuse_captured(start);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = refuse_captured(end);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = captures_refuse_unsafe();
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (start->stamp == NULL || end->stamp == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!point_past(&start->point) || !point_past(&end->point)) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    *milliseconds = (float)((double)((int64_t)(end->stamp->nanoseconds - start->stamp->nanoseconds)) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    ENTER(cuEventElapsedTime);
+    LEAVE(elapsed(milliseconds, start, end));
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
+    ENTER(cuEventElapsedTime_v2);
+    LEAVE(elapsed(milliseconds, start, end));
+}
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
+    ENTER(cuStreamWaitEvent);
+    struct event *event;
+    struct stream *stream;
+    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_in_use(stream_handle, &stream));
+    TRY(event_named(handle, &event));
+    bool done = false;
+    TRY(capture_wait(stream, event, &done));
+    REQUIRE(!done && !point_past(&event->point), CUDA_SUCCESS);
+    struct point *wait = must_alloc(sizeof *wait);
+    point_copy(wait, &event->point);
+    stream_queue(stream, NULL, NULL, wait, 1, NULL);
+    LEAVE(CUDA_SUCCESS);
+}
+
+void standin_capture_event(CUevent handle) {
+    driver_prepare();
+    books_lock();
+    struct event *event = handle_object(&events, handle);
+    event->for_captures = true;
+    books_unlock();
+}
+
+static void drop(void *object, void *context) {
+    struct event *event = object;
+    if (event->context == context) {
+        event_free(event);
+    }
+}
+
+void events_drop(struct context *context) { handles_each(&events, drop, context); }
+
+static void forget(void *object, void *data) {
+    struct event *event = object;
+    (void)data;
+    event_clear(event);
+    free(event);
+}
+
+void events_end(void) {
+    handles_each(&events, forget, NULL);
+    handles_end(&events);
+}

@@ -1,0 +1,39 @@
+/* Tables of handles. The handle last given back is the next one given out: a program that keeps one too long meets
+ * somebody else's object at once, not by chance on some other day.
+ *
+ * A table's slots never move, so that a value can be told to be a handle, to have been one, or neither. */
+#ifndef STANDIN_HANDLES_H
+#define STANDIN_HANDLES_H
+
+#include "base.h"
+
+#pragma GCC visibility push(hidden)
+
+struct slot {
+    void *object; /* NULL: given back */
+    size_t next_free;
+};
+
+struct handles {
+    const char *kind; /* for messages: "stream" */
+    struct slot *slots;
+    size_t used; /* slots ever given out */
+    size_t free; /* index + 1 of the one given back last */
+    size_t live;
+};
+
+#define HANDLES_MAX ((size_t)1 << 20)
+
+/* A fresh handle for `object`. */
+void *handle_new(struct handles *table, void *object);
+/* The object behind a handle, or NULL if it was given back. A value that never was one breaks a rule. */
+void *handle_find(const struct handles *table, const void *handle);
+/* The object; a handle that was given back breaks a rule, too. */
+void *handle_object(const struct handles *table, const void *handle);
+void handle_free(struct handles *table, void *handle);
+/* Calls `each` for all live objects. */
+void handles_each(const struct handles *table, void (*each)(void *object, void *data), void *data);
+void handles_end(struct handles *table);
+
+#pragma GCC visibility pop
+#endif

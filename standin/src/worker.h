@@ -1,0 +1,20 @@
+/* The thread that does a stream's work. */
+#ifndef STANDIN_WORKER_H
+#define STANDIN_WORKER_H
+
+#include "streams.h"
+
+#pragma GCC visibility push(hidden)
+
+/* Sees to it that somebody does what is queued. */
+void worker_wake(struct stream *stream);
+/* No more work comes: the worker ends behind what is queued. */
+void worker_dismiss(struct stream *stream);
+/* Joins the workers that have ended. */
+void workers_reap(void);
+/* Workers leave out what is still queued from now on. */
+void workers_abandon(void);
+void work_end(struct work *work);
+
+#pragma GCC visibility pop
+#endif
