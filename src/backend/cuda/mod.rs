@@ -11,6 +11,7 @@
 //! Locks, which nest in this order: `memory` of one backend; those of [`streams`] and [`context`]. Calls that name a
 //! stream take `memory` never.
 
+mod captures;
 mod context;
 mod driver;
 pub mod hooks;
