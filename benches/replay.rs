@@ -2,7 +2,8 @@
 //! stream for each of the trace's: what the pool itself costs, how much
 //! it holds, and what its page calls would cost on a GPU.
 //!
-//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] FILE.trace.gz...`
+//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] [--one-page]
+//! FILE.trace.gz...`; with `--one-page` every block lies in one page.
 
 use flate2::read::GzDecoder;
 use std::io::Read;
@@ -123,6 +124,7 @@ fn main() {
             "--slack" => config.slack = value().parse().expect("a share"),
             "--check" => check = true,
             "--host" => host = true,
+            "--one-page" => config.blocks_in_one_page = true,
             "--bench" => {}
             _ => files.push(arg),
         }

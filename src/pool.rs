@@ -5,6 +5,7 @@
 //! under `grow` or under none, never under `heap`, so a request that hits never waits for the driver. What
 //! was read under `heap` is read again after a call.
 
+mod apart;
 mod miss;
 mod order;
 mod release;
@@ -79,6 +80,8 @@ pub struct Pool {
     grow: Ranked<Growth>,
     heap: Ranked<Heap>,
     ended: AtomicBool,
+    /// Every block lies in one page.
+    apart: bool,
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
 }
@@ -105,12 +108,12 @@ impl Pool {
                 config.initial_bytes, config.max_bytes
             )));
         }
+        let mut heap = Heap::new(slot, config.reuse, config.release_threshold);
+        heap.apart = config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
-            heap: Ranked::new(
-                Rank::Heap,
-                Heap::new(slot, config.reuse, config.release_threshold),
-            ),
+            apart: heap.apart,
+            heap: Ranked::new(Rank::Heap, heap),
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),

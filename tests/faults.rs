@@ -238,7 +238,21 @@ fn program(name: &'static str, steps: Vec<Step>) -> Program {
     }
 }
 
+/// The same programs where pages are moved, and where they stay apart.
 fn programs() -> Vec<Program> {
+    let apart = programs_for_any_pages().into_iter().map(|mut program| {
+        program.config.blocks_in_one_page = true;
+        if program.config.max_bytes > 0 {
+            // a failure may put a block elsewhere, and what is free must be whole pages
+            let last = program.steps.len() - 1;
+            program.steps.splice(last..last, [Free(3), Free(4)]);
+        }
+        program
+    });
+    programs_for_any_pages().into_iter().chain(apart).collect()
+}
+
+fn programs_for_any_pages() -> Vec<Program> {
     let small = program(
         "small blocks, batches, a warm-up",
         vec![

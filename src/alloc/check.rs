@@ -56,6 +56,13 @@ impl Heap {
                     }
                     at = round_down(at, slot) + slot;
                 }
+                if self.apart && !matches!(node.kind, Kind::Void | Kind::Hole) {
+                    assert_eq!(
+                        self.space.mapping_at(node.start),
+                        self.space.mapping_at(node.end() - 1),
+                        "it lies in one page: {node:?}"
+                    );
+                }
                 match node.kind {
                     Kind::Live => {
                         used += node.len;
@@ -68,7 +75,7 @@ impl Heap {
                         if next != NIL && self.space.nodes[next].kind == Kind::Free {
                             let other = &self.space.nodes[next];
                             assert!(
-                                node.owner != other.owner,
+                                node.owner != other.owner || self.are_apart(other.start),
                                 "neighbours are joined: {node:?} {other:?}"
                             );
                         }
@@ -119,6 +126,7 @@ impl Heap {
             bytes += page.bytes;
             mapped += page.mappings.len() as u64;
             assert!(!page.taken, "{page:?}");
+            assert!(!self.apart || page.mappings.len() <= 1, "in one place: {page:?}");
             let home: u64 = page
                 .mappings
                 .iter()

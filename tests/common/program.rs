@@ -112,9 +112,19 @@ pub enum Op {
     },
 }
 
+/// What the pool may do with its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Map them anywhere.
+    Movable,
+    /// Keep every block in one of them.
+    Apart,
+}
+
 /// How a program's pool is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    pub pages: Pages,
     pub max_bytes: u64,
     pub capacity: u64,
     pub initial_bytes: u64,
@@ -129,6 +139,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            pages: Pages::Movable,
             max_bytes: 0,
             capacity: u64::MAX,
             initial_bytes: 0,
@@ -171,6 +182,7 @@ pub struct Run {
     pub pool: Pool,
     /// Are invariants checked after each step?
     pub validate: bool,
+    pages: Pages,
     limit: u64,
     live: BTreeMap<u64, Live>,
     last_name: u64,
@@ -198,6 +210,7 @@ impl Run {
             release_threshold: setup.release_threshold,
             slack: setup.slack,
             reuse: policies(setup.policies),
+            blocks_in_one_page: setup.pages == Pages::Apart,
             ..super::config()
         };
         let pool = Pool::new(config, Arc::clone(&faulty) as _).expect("a pool");
@@ -211,6 +224,7 @@ impl Run {
             faulty,
             pool,
             validate: true,
+            pages: setup.pages,
             limit: limit.min(setup.capacity),
             live: BTreeMap::new(),
             last_name: 0,
@@ -267,6 +281,10 @@ impl Run {
             before.is_none_or(|(&other, block)| other + block.bytes <= at),
             "{bytes} B at {at:#x} overlap {before:x?}"
         );
+        if self.pages != Pages::Movable {
+            let pages = self.sim.pages_under([(at, bytes)].into_iter());
+            assert_eq!(pages.len(), 1, "{bytes} B at {at:#x} lie in {pages:?}");
+        }
         self.last_name += 1;
         let handle = Run::handle(place);
         if touch {

@@ -122,6 +122,11 @@ impl Sim {
 
     /// Bytes of the pages that lie, in part at least, under these ranges.
     pub fn bytes_under(&self, ranges: impl Iterator<Item = (u64, u64)>) -> u64 {
+        self.pages_under(ranges).values().sum()
+    }
+
+    /// Those pages, each with its bytes.
+    pub fn pages_under(&self, ranges: impl Iterator<Item = (u64, u64)>) -> HashMap<PageHandle, u64> {
         let (state, mut under) = (self.state(), HashMap::new());
         for (start, bytes) in ranges {
             for (&base, &(page, size)) in state.mappings.range(..start + bytes).rev() {
@@ -131,7 +136,7 @@ impl Sim {
                 under.insert(page, size);
             }
         }
-        under.values().sum()
+        under
     }
 
     /// Creates a stream. The handle may be one that was destroyed before.

@@ -1,0 +1,60 @@
+//! Pages that stay apart: no extent crosses from one page to the next, so every block lies in one page. This is
+//! for those who register memory by its page (NCCL, RDMA), and for memory that cannot be mapped side by side.
+//!
+//! A miss then makes one page that holds the whole of what is needed. Nothing is moved, joined or aliased: the
+//! free ends of pages wait for blocks that fit into them, and a page goes back when all of it is free.
+//!
+//! Invariants: a page has one mapping at most, and is at home there as a whole.
+//!
+//! Caller: `plan` and `pool::miss`, holding `Grow` throughout and `Heap` while in here.
+
+use super::heap::Heap;
+use super::node::NIL;
+use super::page::PageId;
+use super::plan::{Fill, Sources};
+use super::size::round_up;
+use super::transit::Plan;
+
+impl Heap {
+    /// Do pages that must stay apart meet at this address?
+    pub(super) fn are_apart(&self, at: u64) -> bool {
+        self.apart
+            && at.is_multiple_of(self.space.slot())
+            && self.pages.mapping(self.space.mapping_at(at)).at == at
+    }
+
+    /// Bytes of the page to be created for `len`; none if the sources do not suffice.
+    pub fn page_for(&self, len: u64, sources: Sources) -> Option<u64> {
+        let bytes = round_up(len, self.space.slot()).max(sources.page_min);
+        (bytes <= sources.create).then_some(bytes)
+    }
+
+    /// Plans a page of its own for `len` bytes aligned to `align`.
+    pub(super) fn plan_page(&mut self, len: u64, align: u64, sources: Sources) -> Option<Plan> {
+        let loose = self.loose_page(len);
+        let bytes = match loose {
+            Some(page) => self.pages.page(page).bytes,
+            None => self.page_for(len, sources)?,
+        };
+        let window = self.fresh_window(bytes, align)?;
+        let at = window.start;
+        let fill = match loose {
+            Some(page) => Fill::Alias {
+                at,
+                page,
+                lo: 0,
+                hi: bytes,
+                from: NIL,
+            },
+            None => Fill::Create { at, bytes },
+        };
+        Some(self.enact(&window, &[fill]))
+    }
+
+    /// The smallest of the pages that a failed call left without an address, if one is large enough.
+    fn loose_page(&self, len: u64) -> Option<PageId> {
+        let bytes = |&page: &PageId| self.pages.page(page).bytes;
+        let loose = self.pages.loose.iter().copied();
+        loose.filter(|page| bytes(page) >= len).min_by_key(bytes)
+    }
+}
