@@ -82,6 +82,8 @@ pub struct Pool {
     ended: AtomicBool,
     /// Every block lies in one page.
     apart: bool,
+    /// Pages come with their addresses.
+    placed: bool,
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
 }
@@ -109,10 +111,12 @@ impl Pool {
             )));
         }
         let mut heap = Heap::new(slot, config.reuse, config.release_threshold);
-        heap.apart = config.blocks_in_one_page || backend.blocks_in_one_page();
+        heap.placed = backend.pages_have_addresses();
+        heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             apart: heap.apart,
+            placed: heap.placed,
             heap: Ranked::new(Rank::Heap, heap),
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),

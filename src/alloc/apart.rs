@@ -4,16 +4,23 @@
 //! A miss then makes one page that holds the whole of what is needed. Nothing is moved, joined or aliased: the
 //! free ends of pages wait for blocks that fit into them, and a page goes back when all of it is free.
 //!
-//! Invariants: a page has one mapping at most, and is at home there as a whole.
+//! Memory may also come with its address. Such a page is a *segment*: a range of its own, which begins wherever the
+//! device put it and is forgotten with it. Nothing in it is ever hole or void, except on its way out.
+//!
+//! Invariants:
+//! - a page has one mapping at most, and is at home there as a whole;
+//! - where memory comes with its address, a range is one page.
 //!
 //! Caller: `plan` and `pool::miss`, holding `Grow` throughout and `Heap` while in here.
 
 use super::heap::Heap;
 use super::node::NIL;
+use super::order::COMMON;
 use super::page::PageId;
 use super::plan::{Fill, Sources};
 use super::size::round_up;
 use super::transit::Plan;
+use crate::base::units::PageHandle;
 
 impl Heap {
     /// Do pages that must stay apart meet at this address?
@@ -49,6 +56,16 @@ impl Heap {
             None => Fill::Create { at, bytes },
         };
         Some(self.enact(&window, &[fill]))
+    }
+
+    /// A page was created that came with its address. It is free for everybody.
+    pub fn add_segment(&mut self, at: u64, handle: PageHandle, bytes: u64) {
+        let page = self.created(handle, bytes);
+        let mapping = self.pages.add_mapping(page, at);
+        let node = self.space.add_segment(at, bytes, mapping);
+        self.pages.come_home(mapping, bytes);
+        self.stats.idle -= bytes;
+        self.put_free(node, COMMON);
     }
 
     /// The smallest of the pages that a failed call left without an address, if one is large enough.

@@ -24,6 +24,12 @@ impl Heap {
         let mut blocks = 0;
         let (mut homes, mut parts) = (HashMap::new(), HashMap::new());
         for range in &self.space.ranges {
+            // a segment begins anywhere
+            let slot_of = |at: u64| range.base + round_down(at - range.base, slot);
+            if self.placed {
+                let page = self.pages.span(self.space.mapping_at(range.base));
+                assert_eq!(page, (range.base, range.bytes), "a range is one page");
+            }
             let mut id = range.first;
             let (mut backed, mut counted) = (0, u64::MAX);
             while id != NIL {
@@ -35,12 +41,12 @@ impl Heap {
                 };
                 while at < node.end() {
                     // nodes may share a slot
-                    if round_down(at, slot) != counted {
-                        counted = round_down(at, slot);
+                    if slot_of(at) != counted {
+                        counted = slot_of(at);
                         backed += 1;
                     }
                     let mapping = self.space.mapping_at(at);
-                    let to = (round_down(at, slot) + slot).min(node.end());
+                    let to = (slot_of(at) + slot).min(node.end());
                     assert_eq!(
                         mapping == NIL,
                         node.kind == Kind::Void,
@@ -54,8 +60,12 @@ impl Heap {
                             .or_insert_with(Vec::new)
                             .push((at - from, to - from));
                     }
-                    at = round_down(at, slot) + slot;
+                    at = slot_of(at) + slot;
                 }
+                assert!(
+                    !self.placed || !matches!(node.kind, Kind::Void | Kind::Hole),
+                    "all of a page is in use or free: {node:?}"
+                );
                 if self.apart && !matches!(node.kind, Kind::Void | Kind::Hole) {
                     assert_eq!(
                         self.space.mapping_at(node.start),

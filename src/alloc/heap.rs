@@ -51,6 +51,8 @@ pub struct Heap {
     pub release_threshold: u64,
     /// No extent, and so no block, crosses from one page to another (`apart`).
     pub apart: bool,
+    /// Pages come with their addresses; they are apart then.
+    pub placed: bool,
 }
 
 /// Who uses a block beside the stream that will free it.
@@ -99,6 +101,7 @@ impl Heap {
             reuse,
             release_threshold,
             apart: false,
+            placed: false,
         }
     }
 

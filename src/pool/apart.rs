@@ -1,10 +1,12 @@
-//! Growth where pages stay apart: one page that holds the whole of what is needed.
+//! Growth where pages stay apart: one page that holds the whole of what is needed, mapped where the pool wants it, or
+//! where the device put it.
 
-use super::Pool;
 use super::miss::{PAGE_MAX, PAGE_MIN};
+use super::{Named, Pool, index};
+use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
-use crate::alloc::size::round_down;
-use crate::backend::Backend;
+use crate::alloc::size::{GRAIN, round_down};
+use crate::backend::{Backend, BackendError};
 use crate::base::error::Error;
 
 /// The usual page is this share of what the pool needs, within `PAGE_MIN` and `PAGE_MAX`. Free memory cannot be put
@@ -31,5 +33,33 @@ impl Pool {
         };
         let usual = (!near).then(|| create(round_down(usual, slot)));
         Ok(usual.into_iter().chain([create(slot)]).collect())
+    }
+
+    /// Creates a page that comes with its address, and serves from it before anybody else can. None: the sources do
+    /// not suffice. The caller holds `grow`.
+    pub(super) fn attempt_placed<T>(
+        &self,
+        len: u64,
+        align: u64,
+        stream: Named,
+        sources: Sources,
+        serve: impl FnOnce(&mut Heap, u32) -> T,
+    ) -> Result<Option<T>, BackendError> {
+        // room for the block wherever the page begins
+        let need = len + align - GRAIN;
+        let page = self.heap.lock().page_for(need, sources);
+        let Some(bytes) = page else { return Ok(None) };
+        let (at, handle) = self.backend.create_at(bytes)?;
+        if !at.0.is_multiple_of(GRAIN) {
+            self.backend.release(handle, bytes)?;
+            return Err(BackendError::Other(format!(
+                "{} memory came at {at}, which is not aligned to {GRAIN} B",
+                self.backend.name()
+            )));
+        }
+        let mut heap = self.heap.lock();
+        heap.add_segment(at.0, handle, bytes);
+        let index = index(&mut heap, stream);
+        Ok(Some(serve(&mut heap, index)))
     }
 }

@@ -8,7 +8,7 @@ use super::{Growth, Named, Pool, index, translate};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
-use crate::alloc::size::round_up;
+use crate::alloc::size::{GRAIN, round_up};
 use crate::alloc::transit::Plan;
 use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
@@ -117,15 +117,8 @@ impl Pool {
             handle: StreamHandle(0),
             line: None,
         };
-        self.attempt(
-            &mut grow,
-            bytes,
-            self.backend.granularity(),
-            none,
-            sources,
-            |_, _| (),
-        )
-        .map_err(|error| translate(error, StreamHandle(0)))?;
+        self.attempt(&mut grow, bytes, GRAIN, none, sources, |_, _| ())
+            .map_err(|error| translate(error, StreamHandle(0)))?;
         Ok(())
     }
 
@@ -336,6 +329,9 @@ impl Pool {
         sources: Sources,
         serve: impl FnOnce(&mut Heap, u32) -> T,
     ) -> Result<Option<T>, BackendError> {
+        if self.placed {
+            return self.attempt_placed(len, align, stream, sources, serve);
+        }
         self.make_room(grow, len + align)?;
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);

@@ -4,11 +4,11 @@
 
 use super::random::Random;
 use super::sim::{FIRST_STREAM, Moment, Sim};
-use super::{K, M, SLOT};
+use super::{K, M, Pages, SLOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir::alloc::heap::Heap;
-use weir::alloc::size::{WINDOW, class_of, round_down, round_up, run_bytes};
+use weir::alloc::size::{GRAIN, WINDOW, class_of, round_down, round_up, run_bytes};
 use weir::backend::fault::Faulty;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
@@ -112,15 +112,6 @@ pub enum Op {
     },
 }
 
-/// What the pool may do with its pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// Map them anywhere.
-    Movable,
-    /// Keep every block in one of them.
-    Apart,
-}
-
 /// How a program's pool is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -197,7 +188,7 @@ pub struct Run {
 impl Run {
     /// A new pool.
     pub fn new(setup: &Setup) -> Run {
-        let sim = Sim::new(STREAMS);
+        let sim = Sim::over(setup.pages.memory(), STREAMS);
         sim.set_mapping_limit(setup.mappings);
         if setup.always_events {
             sim.always_give_events();
@@ -318,8 +309,19 @@ impl Run {
             .naming(&[handle], || self.pool.alloc(bytes, align, handle))
         {
             Ok(at) => self.enter(at.0, bytes, align, place, touch),
-            Err(error) => self.refused(error, round_up(Heap::need(bytes, align).0, SLOT)),
+            Err(error) => self.refused(error, self.need(bytes, align)),
         }
+    }
+
+    /// Bytes of pages that a request needs at most.
+    fn need(&self, bytes: u64, align: u64) -> u64 {
+        let (len, align) = Heap::need(bytes, align);
+        let before = if self.pages == Pages::Placed {
+            align - GRAIN
+        } else {
+            0
+        };
+        round_up(len + before, SLOT)
     }
 
     /// A request may fail only if it does not fit beside the pages that hold live blocks.
@@ -409,10 +411,7 @@ impl Run {
             Err(error) => {
                 // the batch's own blocks may keep pages that are much larger than they are
                 let page = 64 * M;
-                let need = sizes
-                    .iter()
-                    .map(|&bytes| round_up(Heap::need(bytes, 0).0, SLOT) + page)
-                    .sum();
+                let need = sizes.iter().map(|&bytes| self.need(bytes, 0) + page).sum();
                 let Error::OutOfMemory(mut shortage) = error else {
                     panic!("{error:?}")
                 };
@@ -452,8 +451,14 @@ impl Run {
             2 => {
                 let Some(at) = self.pick(pick) else { return };
                 self.free_on(at, pick as u8, false);
-                assert_eq!(free(self, at), Err(Error::DoubleFree(Addr(at))));
-                assert_eq!(self.pool.free_synced(Addr(at)), Err(Error::DoubleFree(Addr(at))));
+                let wanted = match self.pool.contains(Addr(at)) {
+                    true => Error::DoubleFree(Addr(at)),
+                    // the page went back, and its address with it
+                    false => Error::UnknownPointer(Addr(at)),
+                };
+                assert!(self.pages == Pages::Placed || self.pool.contains(Addr(at)));
+                assert_eq!(free(self, at), Err(wanted.clone()));
+                assert_eq!(self.pool.free_synced(Addr(at)), Err(wanted));
             }
             3 => {
                 let Some(at) = self.pick(pick) else { return };

@@ -83,6 +83,8 @@ struct State {
 pub struct Sim {
     memory: Arc<Counting>,
     mapping_limit: AtomicU64,
+    /// By how much memory that comes with its address is displaced.
+    displaced: AtomicU64,
     /// Record an event even where nothing is in flight, as CUDA does.
     always_events: AtomicBool,
     state: Mutex<State>,
@@ -94,9 +96,15 @@ pub const FIRST_STREAM: usize = 0x1000;
 impl Sim {
     /// A device with `streams` streams.
     pub fn new(streams: usize) -> Arc<Sim> {
+        Sim::over(Counting::new(true), streams)
+    }
+
+    /// A device with this memory.
+    pub fn over(memory: Arc<Counting>, streams: usize) -> Arc<Sim> {
         let sim = Sim {
-            memory: Counting::new(true),
+            memory,
             mapping_limit: AtomicU64::new(1 << 20),
+            displaced: AtomicU64::new(0),
             always_events: AtomicBool::new(false),
             state: Mutex::default(),
         };
@@ -113,6 +121,11 @@ impl Sim {
     /// At most this many mappings.
     pub fn set_mapping_limit(&self, limit: u64) {
         self.mapping_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// From now on memory comes at addresses that the contract does not allow: `bytes` further on.
+    pub fn displace(&self, bytes: u64) {
+        self.displaced.store(bytes, Ordering::Relaxed);
     }
 
     /// From now on every event on a stream is one that must be asked for, also where nothing is in flight.
@@ -426,7 +439,23 @@ impl Backend for Sim {
                 "{page:?} is released while it is used by {work:?}"
             );
         }
-        self.memory.release(page, bytes)
+        self.memory.release(page, bytes)?;
+        // one that came with its address
+        self.state().mappings.retain(|_, mapping| mapping.0 != page);
+        Ok(())
+    }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.memory.pages_have_addresses()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        let (at, page) = self.memory.create_at(bytes)?;
+        let mut state = self.state();
+        state.mappings.insert(at.0, (page, bytes));
+        state.peak = state.peak.max(self.memory.created_bytes());
+        let at = Addr(at.0 + self.displaced.load(Ordering::Relaxed));
+        Ok((at, page))
     }
 
     fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
