@@ -177,11 +177,15 @@ impl Library {
 }
 
 /// Finds entry points as the driver's version has them.
+type GetProcAddressV2 =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code;
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+
 struct Lookup<'a> {
     library: &'a Library,
     version: c_int,
-    get_v2: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code>,
-    get: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code>,
+    get_v2: Option<GetProcAddressV2>,
+    get: Option<GetProcAddress>,
 }
 
 impl Lookup<'_> {
@@ -194,9 +198,16 @@ impl Lookup<'_> {
             library,
             version,
             // SAFETY: the types that these two have had since they appeared, in CUDA 12.0 and 11.3.
-            get_v2: unsafe { std::mem::transmute(since(12000, "cuGetProcAddress_v2")) },
+            get_v2: unsafe {
+                std::mem::transmute::<*mut c_void, Option<GetProcAddressV2>>(since(
+                    12000,
+                    "cuGetProcAddress_v2",
+                ))
+            },
             // SAFETY: as above.
-            get: unsafe { std::mem::transmute(since(11030, "cuGetProcAddress")) },
+            get: unsafe {
+                std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(since(11030, "cuGetProcAddress"))
+            },
         }
     }
 
