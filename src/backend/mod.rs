@@ -79,6 +79,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// does its bookkeeping without a call.
     fn usable(&self) -> bool;
 
+    /// Is the context lost for good? No queued work runs any more then, and what was asked for in vain once always will
+    /// be; memory can still be given back.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Reserves a range of addresses, aligned to `granularity`. Costs no memory.
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError>;
 
@@ -141,8 +147,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Creates physical memory at an address of the device's choice, ready for use. `release` ends it; it may
-    /// wait for running work.
+    /// Creates physical memory at an address of the device's choice, a multiple of 512, ready for use. `release`
+    /// ends it; it may wait for running work. The address may then come again, with another page.
     fn create_at(&self, _bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
         Err(BackendError::NotSupported(format!(
             "{} memory has no address of its own",

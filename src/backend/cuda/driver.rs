@@ -177,11 +177,15 @@ impl Library {
 }
 
 /// Finds entry points as the driver's version has them.
+type GetProcAddressV2 =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code;
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+
 struct Lookup<'a> {
     library: &'a Library,
     version: c_int,
-    get_v2: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code>,
-    get: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code>,
+    get_v2: Option<GetProcAddressV2>,
+    get: Option<GetProcAddress>,
 }
 
 impl Lookup<'_> {
@@ -194,9 +198,16 @@ impl Lookup<'_> {
             library,
             version,
             // SAFETY: the types that these two have had since they appeared, in CUDA 12.0 and 11.3.
-            get_v2: unsafe { std::mem::transmute(since(12000, "cuGetProcAddress_v2")) },
+            get_v2: unsafe {
+                std::mem::transmute::<*mut c_void, Option<GetProcAddressV2>>(since(
+                    12000,
+                    "cuGetProcAddress_v2",
+                ))
+            },
             // SAFETY: as above.
-            get: unsafe { std::mem::transmute(since(11030, "cuGetProcAddress")) },
+            get: unsafe {
+                std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(since(11030, "cuGetProcAddress"))
+            },
         }
     }
 
@@ -353,6 +364,17 @@ impl Driver {
             NOT_PERMITTED | NOT_SUPPORTED => BackendError::NotSupported(text),
             FIRST_OF_CAPTURE..=LAST_OF_CAPTURE => BackendError::Capturing(text),
             _ => BackendError::Other(text),
+        }
+    }
+
+    /// The same for a call that names a stream: that the driver does not know a handle is said of the stream.
+    #[cold]
+    pub(super) fn stream_error(&self, call: &str, code: Code) -> BackendError {
+        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
+        const INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
+        match (self.error(call, code), code) {
+            (BackendError::Other(why), INVALID_VALUE | INVALID_HANDLE) => BackendError::InvalidStream(why),
+            (error, _) => error,
         }
     }
 
