@@ -1,5 +1,5 @@
 /* Versions, names, options, environment, shared ownership, sizes and alignments: the calls that work. */
-#include "check.h"
+#include "contents.h"
 
 static void version(void) {
     char text[32];
@@ -104,7 +104,7 @@ static void options(void) {
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_options_init(NULL, sizeof o));
     CHECK_STATUS(WEIR_ERROR_STRUCT_SIZE, weir_pool_options_init(&o, 3));
 
-    weir_pool_options initial = check_host_options(0);
+    weir_pool_options initial = check_options(0);
     initial.initial_bytes = 8 * MiB;
     initial.name = "with initial bytes";
     weir_pool *pool;
@@ -114,7 +114,7 @@ static void options(void) {
 }
 
 static void ownership(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     CHECK_OK(weir_pool_retain(pool));
     CHECK_OK(weir_pool_release(pool));
     CHECK_STATS(pool); /* one reference left: still alive */
@@ -125,7 +125,7 @@ static void ownership(void) {
 }
 
 static void sizes_and_alignments(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     void *a, *b;
     CHECK_OK(weir_pool_alloc(pool, 0, NULL, &a));
     CHECK_OK(weir_pool_alloc(pool, 0, NULL, &b));
@@ -140,33 +140,45 @@ static void sizes_and_alignments(void) {
         CHECK_OK(weir_pool_alloc(pool, bytes, NULL, &a));
         CHECK_EQUAL((uintptr_t)a % 256, 0);
         CHECK(CHECK_STATS(pool).used_bytes >= bytes);
-        ((unsigned char *)a)[0] = 1;
-        ((unsigned char *)a)[bytes - 1] = 2;
+        contents_fill(a, 1, 1);
+        contents_fill((char *)a + bytes - 1, 2, 1);
         CHECK_OK(weir_pool_free(pool, a, NULL));
     }
     for (size_t alignment = 1; alignment <= 64 * KiB; alignment *= 2) {
         CHECK_OK(weir_pool_alloc_aligned(pool, 1000, alignment, NULL, &a));
         CHECK_EQUAL((uintptr_t)a % (alignment < 256 ? 256 : alignment), 0);
-        memset(a, 1, 1000);
+        contents_fill(a, 1, 1000);
         CHECK_OK(weir_pool_free(pool, a, NULL));
     }
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
     CHECK_OK(weir_pool_destroy(pool));
 }
 
-/* Only GPUs have peers: a host pool says so. */
+/* Only GPUs have peers: a host pool says so, and a device has all access to its own memory. */
 static void access_of_other_devices(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     int32_t access = 77;
-    CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_pool_set_access(pool, 0, WEIR_ACCESS_READ_WRITE));
-    CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_pool_get_access(pool, 0, &access));
-    CHECK_EQUAL(access, 77);
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_set_access(pool, 0, 2));
+    if (check_on_device()) {
+        CHECK_OK(weir_pool_set_access(pool, 0, WEIR_ACCESS_READ_WRITE));
+        CHECK_OK(weir_pool_get_access(pool, 0, &access));
+        CHECK_EQUAL(access, WEIR_ACCESS_READ_WRITE);
+        CHECK(weir_pool_set_access(pool, 0, WEIR_ACCESS_NONE) != WEIR_OK);
+        CHECK(weir_pool_set_access(pool, 12345, WEIR_ACCESS_READ) != WEIR_OK);
+        CHECK_SAYS_NUMBER(12345);
+        CHECK_OK(weir_pool_get_access(pool, 0, &access));
+        CHECK_EQUAL(access, WEIR_ACCESS_READ_WRITE);
+    } else {
+        CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_pool_set_access(pool, 0, WEIR_ACCESS_READ_WRITE));
+        CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_pool_get_access(pool, 0, &access));
+        CHECK_EQUAL(access, 77);
+    }
     CHECK_OK(weir_pool_destroy(pool));
 }
 
 /* A struct of a size that this library does not know is left alone. */
 static void unknown_struct_sizes(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     static const size_t sizes[] = {0, 8, sizeof(weir_pool_stats) - 8, SIZE_MAX};
     for (int i = 0; i < 4; i++) {
         weir_pool_stats s, untouched;
@@ -181,6 +193,7 @@ static void unknown_struct_sizes(void) {
 }
 
 int main(void) {
+    program_begin();
     version();
     status_names();
     options();
@@ -188,5 +201,5 @@ int main(void) {
     sizes_and_alignments();
     access_of_other_devices();
     unknown_struct_sizes();
-    return check_end();
+    return program_end();
 }

@@ -1,8 +1,8 @@
 /* Batches are all or nothing; a warmed-up pool serves the sizes it was told without growing. */
-#include "check.h"
+#include "contents.h"
 
 static void batch(void) {
-    weir_pool *pool = check_host_pool(16 * MiB), *other = check_host_pool(0);
+    weir_pool *pool = check_pool(16 * MiB), *other = check_pool(0);
     size_t sizes[32];
     void *ptrs[33], *foreign, *untouched = &untouched;
     for (int i = 0; i < 32; i++) {
@@ -10,7 +10,7 @@ static void batch(void) {
     }
     CHECK_OK(weir_pool_alloc_batch(pool, sizes, 32, NULL, ptrs));
     for (int i = 0; i < 32; i++) {
-        memset(ptrs[i], i, sizes[i]);
+        contents_fill(ptrs[i], i, sizes[i]);
         for (int k = 0; k < i; k++) {
             CHECK(ptrs[i] != ptrs[k]);
         }
@@ -33,11 +33,7 @@ static void batch(void) {
     CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free_batch(pool, ptrs, 33, NULL));
     CHECK_UNCHANGED(pool, before);
     for (int i = 0; i < 32; i++) {
-        for (size_t k = 0; k < sizes[i]; k++) {
-            if (((unsigned char *)ptrs[i])[k] != i) {
-                CHECK(!"the contents of a block changed");
-            }
-        }
+        CHECK(contents_are(ptrs[i], i, sizes[i]));
     }
     ptrs[32] = NULL; /* fine */
     CHECK_OK(weir_pool_free_batch(pool, ptrs, 33, NULL));
@@ -58,7 +54,7 @@ static void batch(void) {
 }
 
 static void warmup(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     size_t sizes[] = {1000, 40 * KiB, 3 * MiB};
     size_t counts[] = {200, 20, 4};
     void *ptrs[224];
@@ -78,7 +74,7 @@ static void warmup(void) {
     CHECK_OK(weir_pool_free_batch(pool, ptrs, (size_t)n, NULL));
     CHECK_OK(weir_pool_destroy(pool));
 
-    pool = check_host_pool(4 * MiB);
+    pool = check_pool(4 * MiB);
     CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, weir_pool_warmup(pool, sizes, counts, 3, NULL));
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
     CHECK(CHECK_STATS(pool).reserved_bytes_peak <= 4 * MiB);
@@ -86,7 +82,8 @@ static void warmup(void) {
 }
 
 int main(void) {
+    program_begin();
     batch();
     warmup();
-    return check_end();
+    return program_end();
 }

@@ -79,17 +79,31 @@ static inline int check_under(const char *tool) {
     return now != NULL && strcmp(now, tool) == 0;
 }
 
-/* Options of a host pool with a limit (0: none). */
-static inline weir_pool_options check_host_options(uint64_t max_bytes) {
+/* WEIR_TEST_MEMORY=device: the same program on device memory. */
+static inline int check_on_device(void) {
+    const char *memory = getenv("WEIR_TEST_MEMORY");
+    return memory != NULL && strcmp(memory, "device") == 0;
+}
+
+/* Is the driver of the memory under test told to act unloaded at exit, and to abort on any call after that? */
+static inline int check_unloads(void) {
+    return getenv(check_on_device() ? "WEIR_STANDIN_UNLOAD_AT_EXIT" : "WEIR_TEST_HOST_UNLOAD") != NULL;
+}
+
+/* The device number that the tests are about. */
+static inline int check_device(void) { return check_on_device() ? 0 : WEIR_DEVICE_HOST; }
+
+/* Options of a pool of the memory under test with a limit (0: none). */
+static inline weir_pool_options check_options(uint64_t max_bytes) {
     weir_pool_options options;
     CHECK_OK(weir_pool_options_init(&options, sizeof options));
-    options.memory = WEIR_MEMORY_HOST;
+    options.memory = check_on_device() ? WEIR_MEMORY_DEVICE : WEIR_MEMORY_HOST;
     options.max_bytes = max_bytes;
     return options;
 }
 
-static inline weir_pool *check_host_pool(uint64_t max_bytes) {
-    weir_pool_options options = check_host_options(max_bytes);
+static inline weir_pool *check_pool(uint64_t max_bytes) {
+    weir_pool_options options = check_options(max_bytes);
     weir_pool *pool = NULL;
     CHECK_OK(weir_pool_create(&options, &pool));
     CHECK(pool != NULL);

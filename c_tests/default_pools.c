@@ -1,5 +1,5 @@
 /* The process-wide pools, the current pool of a device, and weir_finalize in the middle of it all. */
-#include "check.h"
+#include "contents.h"
 
 static void no_gpu_here(void) {
     weir_pool *pool = NULL;
@@ -20,45 +20,45 @@ static void no_gpu_here(void) {
 
 static void one_default(void) {
     weir_pool *a, *b;
-    CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &a));
-    CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &b));
+    CHECK_OK(weir_default_pool(check_device(), &a));
+    CHECK_OK(weir_default_pool(check_device(), &b));
     CHECK(a == b);
-    CHECK_OK(weir_device_get_pool(WEIR_DEVICE_HOST, &b));
+    CHECK_OK(weir_device_get_pool(check_device(), &b));
     CHECK(a == b);
     CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_default_pool(-2, &b));
     CHECK_SAYS("-2");
     CHECK(a == b);
 
-    weir_pool *own = check_host_pool(0);
-    CHECK_OK(weir_device_set_pool(WEIR_DEVICE_HOST, own));
-    CHECK_OK(weir_device_get_pool(WEIR_DEVICE_HOST, &b));
+    weir_pool *own = check_pool(0);
+    CHECK_OK(weir_device_set_pool(check_device(), own));
+    CHECK_OK(weir_device_get_pool(check_device(), &b));
     CHECK(b == own);
-    CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &b));
+    CHECK_OK(weir_default_pool(check_device(), &b));
     CHECK(b == a);
-    CHECK_OK(weir_device_set_pool(WEIR_DEVICE_HOST, NULL));
-    CHECK_OK(weir_device_get_pool(WEIR_DEVICE_HOST, &b));
+    CHECK_OK(weir_device_set_pool(check_device(), NULL));
+    CHECK_OK(weir_device_get_pool(check_device(), &b));
     CHECK(b == a);
 
     /* The current pool dies: the default takes its place. */
-    CHECK_OK(weir_device_set_pool(WEIR_DEVICE_HOST, own));
+    CHECK_OK(weir_device_set_pool(check_device(), own));
     CHECK_OK(weir_pool_destroy(own));
-    CHECK_OK(weir_device_get_pool(WEIR_DEVICE_HOST, &b));
+    CHECK_OK(weir_device_get_pool(check_device(), &b));
     CHECK(b == a);
-    CHECK_STATUS(WEIR_ERROR_POOL_DESTROYED, weir_device_set_pool(WEIR_DEVICE_HOST, own));
+    CHECK_STATUS(WEIR_ERROR_POOL_DESTROYED, weir_device_set_pool(check_device(), own));
 }
 
 static void finalize_and_start_anew(void) {
     weir_pool *before, *after;
     void *p;
     for (int round = 0; round < 3; round++) {
-        CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &before));
+        CHECK_OK(weir_default_pool(check_device(), &before));
         CHECK_OK(weir_pool_alloc(before, MiB, NULL, &p));
-        memset(p, round, MiB);
+        contents_fill(p, round, MiB);
         CHECK_OK(weir_pool_free(before, p, NULL));
         CHECK_OK(weir_finalize());
         CHECK_STATUS(WEIR_ERROR_FINALIZED, weir_pool_alloc(before, MiB, NULL, &p));
         CHECK_OK(weir_finalize());
-        CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &after));
+        CHECK_OK(weir_default_pool(check_device(), &after));
         CHECK(after != before);
         CHECK_OK(weir_pool_alloc(after, MiB, NULL, &p));
         CHECK_OK(weir_pool_free(after, p, NULL));
@@ -66,8 +66,9 @@ static void finalize_and_start_anew(void) {
 }
 
 int main(void) {
+    program_begin();
     no_gpu_here();
     one_default();
     finalize_and_start_anew();
-    return check_end(); /* the default pool is left to the exit handler */
+    return program_end(); /* the default pool is left to the exit handler */
 }

@@ -1,5 +1,5 @@
 /* What a pool keeps and gives back: trim, squeeze, the release threshold, attributes, peaks. */
-#include "check.h"
+#include "contents.h"
 
 static uint64_t attribute(weir_pool *pool, int which) {
     uint64_t value = 77;
@@ -8,7 +8,7 @@ static uint64_t attribute(weir_pool *pool, int which) {
 }
 
 static void trim_and_squeeze(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     void *a, *b;
     size_t released = 0;
     CHECK_OK(weir_pool_alloc(pool, 32 * MiB, NULL, &a));
@@ -27,7 +27,7 @@ static void trim_and_squeeze(void) {
     CHECK_EQUAL(s.used_bytes, 32 * MiB);
     CHECK_EQUAL(s.reserved_bytes, s.used_bytes);
 
-    memset(b, 5, 32 * MiB); /* the live block is untouched by all that */
+    contents_fill(b, 5, 32 * MiB); /* the live block is untouched by all that */
     CHECK_OK(weir_pool_free(pool, b, NULL));
     uint64_t squeezes = CHECK_STATS(pool).squeezes;
     CHECK_OK(weir_pool_squeeze(pool, &released));
@@ -54,7 +54,7 @@ static void trim_and_squeeze(void) {
 }
 
 static void threshold(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     void *p;
     CHECK_EQUAL(attribute(pool, WEIR_ATTRIBUTE_RELEASE_THRESHOLD), UINT64_MAX);
     CHECK_OK(weir_pool_alloc(pool, 32 * MiB, NULL, &p));
@@ -78,7 +78,7 @@ static void threshold(void) {
 }
 
 static void attributes(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     static const int switches[] = {WEIR_ATTRIBUTE_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_ATTRIBUTE_REUSE_ALLOW_OPPORTUNISTIC,
                                    WEIR_ATTRIBUTE_REUSE_ALLOW_INTERNAL_DEPENDENCIES};
     for (int i = 0; i < 3; i++) {
@@ -119,7 +119,7 @@ static void attributes(void) {
 }
 
 static void counters(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     void *p[100];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 100; i++) {
@@ -147,9 +147,10 @@ static void counters(void) {
 }
 
 int main(void) {
+    program_begin();
     trim_and_squeeze();
     threshold();
     attributes();
     counters();
-    return check_end();
+    return program_end();
 }

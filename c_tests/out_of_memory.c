@@ -1,10 +1,10 @@
 /* The limit is never exceeded; a request that fails leaves the pool whole and says what it knows. */
-#include "check.h"
+#include "contents.h"
 
 static const size_t limit = 64 * MiB;
 
 static void limit_holds(void) {
-    weir_pool *pool = check_host_pool(limit);
+    weir_pool *pool = check_pool(limit);
     void *blocks[64];
     void *untouched = &untouched, *p = untouched;
     int n = 0;
@@ -36,7 +36,7 @@ static void limit_holds(void) {
         CHECK_OK(weir_pool_free(pool, blocks[i], NULL));
     }
     CHECK_OK(weir_pool_alloc(pool, limit / 2, NULL, &p));
-    memset(p, 1, limit / 2);
+    contents_fill(p, 1, limit / 2);
     CHECK(CHECK_STATS(pool).reserved_bytes_peak <= limit);
     CHECK_OK(weir_pool_free(pool, p, NULL));
     for (int i = 1; i < n; i += 2) {
@@ -49,12 +49,12 @@ static void limit_holds(void) {
 
 /* Requests of every size against a limit that is nearly used up. */
 static void limit_holds_for_small_blocks(void) {
-    weir_pool *pool = check_host_pool(4 * MiB);
+    weir_pool *pool = check_pool(4 * MiB);
     enum { MANY = 4096 };
     void **blocks = (void **)calloc(MANY, sizeof *blocks);
     int n = 0;
     while (n < MANY && weir_pool_alloc(pool, 3000, NULL, &blocks[n]) == WEIR_OK) {
-        memset(blocks[n], n, 3000);
+        contents_fill(blocks[n], n, 3000);
         n++;
     }
     CHECK(n > 1000 && n < MANY);
@@ -90,7 +90,7 @@ static int on_oom(void *user, weir_pool *pool, size_t bytes) {
 
 static void callback_may_free(void) {
     callback c = {0};
-    weir_pool_options o = check_host_options(16 * MiB);
+    weir_pool_options o = check_options(16 * MiB);
     o.on_oom = on_oom;
     o.on_oom_user = &c;
     weir_pool *pool;
@@ -117,8 +117,9 @@ static void callback_may_free(void) {
 }
 
 int main(void) {
+    program_begin();
     limit_holds();
     limit_holds_for_small_blocks();
     callback_may_free();
-    return check_end();
+    return program_end();
 }

@@ -1,5 +1,5 @@
 /* Many threads on one pool, freeing each other's blocks; every block is checked by whoever frees it. */
-#include "check.h"
+#include "contents.h"
 #include <pthread.h>
 
 enum { THREADS = 8, SLOTS = 64 };
@@ -8,19 +8,21 @@ static _Atomic(uint64_t *) slots[SLOTS];
 
 static void *work(void *arg) {
     uint64_t random = (uint64_t)(uintptr_t)arg * 0x9e3779b97f4a7c15u;
-    weir_stream stream = (weir_stream)((uintptr_t)arg % 3); /* names shared between threads */
-    int steps = check_under("valgrind") ? 500 : 20000;
+    weir_stream stream = (weir_stream)((uintptr_t)arg % 3); /* shared between threads; on a device, the built-in ones */
+    int steps = check_under("valgrind") ? 500 : check_on_device() ? 3000 : 20000;
+    program_thread();
     for (int i = 0; i < steps; i++) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
         size_t words = 2 + (random >> 20) % (i % 100 == 0 ? 200000 : 500);
         void *p;
         CHECK_OK(weir_pool_alloc(pool, words * 8, stream, &p));
         uint64_t *mine = (uint64_t *)p;
-        mine[0] = words;
-        mine[words - 1] = words;
+        word_put(mine, 0, words);
+        word_put(mine, words - 1, words);
         uint64_t *other = atomic_exchange(&slots[random % SLOTS], mine);
         if (other != NULL) {
-            CHECK_EQUAL(other[other[0] - 1], other[0]);
+            uint64_t its_words = word_get(other, 0);
+            CHECK_EQUAL(word_get(other, its_words - 1), its_words);
             CHECK_OK(weir_pool_free(pool, other, stream));
         }
         if (i % 1000 == 999) {
@@ -31,8 +33,9 @@ static void *work(void *arg) {
 }
 
 int main(void) {
+    program_begin();
     pthread_t threads[THREADS];
-    pool = check_host_pool(0);
+    pool = check_pool(0);
     for (int round = 0; round < 2; round++) { /* threads end, others come: their caches are not lost */
         for (uintptr_t i = 0; i < THREADS; i++) {
             CHECK_EQUAL(pthread_create(&threads[i], NULL, work, (void *)(i + 1)), 0);
@@ -53,5 +56,5 @@ int main(void) {
     CHECK_OK(weir_pool_squeeze(pool, NULL));
     CHECK_EQUAL(CHECK_STATS(pool).reserved_bytes, 0);
     CHECK_OK(weir_pool_destroy(pool));
-    return check_end();
+    return program_end();
 }

@@ -14,7 +14,7 @@ class Workspace {
 
     weir_pool *pool() {
         if (pool_ == nullptr) {
-            pool_ = check_host_pool(0);
+            pool_ = check_pool(0);
             Kokkos::push_finalize_hook([] { singleton().finalize(); });
         }
         return pool_;

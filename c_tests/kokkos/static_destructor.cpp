@@ -9,7 +9,7 @@ struct Field {
     View<int> view;
 
     void make(int n) {
-        pool = check_host_pool(0);
+        pool = check_pool(0);
         view = View<int>(weir_new<int>(pool, n), n);
     }
 

@@ -1,10 +1,11 @@
 /* create, destroy, create; initialise, finalise, initialise: each time everything is given back, in the
- * kernel's own account of this process: file descriptors, mappings, threads, resident memory. */
+ * kernel's own account of this process: file descriptors, mappings, threads, resident memory; on a device, in the
+ * driver's account of its memory. */
 #include "../streams.h"
 #include <dirent.h>
 
 typedef struct {
-    long descriptors, mappings, threads, shared_kib;
+    long descriptors, mappings, threads, memory_kib;
 } footprint;
 
 static long entries(const char *folder) {
@@ -20,6 +21,7 @@ static long entries(const char *folder) {
 
 static footprint measure(void) {
     footprint f = {entries("/proc/self/fd"), 0, entries("/proc/self/task"), 0};
+    size_t left, total;
     char line[512];
     FILE *file = fopen("/proc/self/maps", "r");
     CHECK(file != NULL);
@@ -27,37 +29,46 @@ static footprint measure(void) {
         f.mappings++;
     }
     fclose(file);
+    if (check_on_device()) {
+        DEVICE_OK(cu.MemGetInfo(&left, &total));
+        f.memory_kib = (long)((total - left) / KiB);
+        return f;
+    }
     file = fopen("/proc/self/status", "r");
     CHECK(file != NULL);
     while (fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "RssShmem: %ld", &f.shared_kib);
+        sscanf(line, "RssShmem: %ld", &f.memory_kib);
     }
     fclose(file);
     return f;
 }
 
 static void one_round(int finalize) {
-    weir_pool *pool = check_host_pool(0), *shared;
+    weir_pool *pool = check_pool(0), *shared;
     weir_stream s;
     void *small[100], *large[3], *p;
-    CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &shared));
-    CHECK_OK(weir_host_stream_create(&s));
+    CHECK_OK(weir_default_pool(check_device(), &shared));
+    long before_kib = measure().memory_kib;
+    s = stream_new();
     for (int i = 0; i < 100; i++) {
         CHECK_OK(weir_pool_alloc(pool, 700, s, &small[i]));
     }
     for (int i = 0; i < 3; i++) {
         CHECK_OK(weir_pool_alloc(pool, 8 * MiB, s, &large[i]));
-        memset(large[i], 1, 8 * MiB);
+        contents_fill(large[i], 1, 8 * MiB);
     }
     CHECK_OK(weir_pool_alloc(shared, MiB, s, &p));
-    CHECK(measure().shared_kib >= 24 * 1024);
+    CHECK(measure().memory_kib >= before_kib + 24 * 1024);
     CHECK_OK(weir_pool_free_batch(pool, small, 100, s));
     CHECK_OK(weir_pool_free_batch(pool, large, 3, s));
     CHECK_OK(weir_pool_free(shared, p, s));
     if (finalize) {
-        CHECK_OK(weir_finalize()); /* both pools and the stream */
+        CHECK_OK(weir_finalize()); /* both pools, and the host stream */
+        if (check_on_device()) {
+            stream_end(s);
+        }
     } else {
-        CHECK_OK(weir_host_stream_destroy(s));
+        stream_end(s);
         CHECK_OK(weir_pool_destroy(pool));
         CHECK_OK(weir_pool_squeeze(shared, NULL));
     }
@@ -81,15 +92,16 @@ static void rounds(int finalize) {
     }
     CHECK_EQUAL(now.descriptors, first.descriptors);
     CHECK_EQUAL(now.threads, first.threads);
-    CHECK(now.shared_kib <= first.shared_kib + 256);
+    CHECK(now.memory_kib <= first.memory_kib + 256);
     if (check_under("plain")) { /* the tools map memory of their own */
         CHECK(now.mappings <= first.mappings + 4);
     }
 }
 
 int main(void) {
+    program_begin();
     rounds(0);
     rounds(1);
     CHECK_OK(weir_finalize());
-    return check_end();
+    return program_end();
 }

@@ -12,7 +12,7 @@ static void *block, *block_of_default;
 static void in_child(void) {
     void *p = NULL;
     weir_pool *fresh = NULL;
-    weir_pool_options o = check_host_options(0);
+    weir_pool_options o = check_options(0);
     CHECK_STATUS(WEIR_ERROR_FORKED, weir_pool_alloc(pool, 1000, stream, &p));
     CHECK_STATUS(WEIR_ERROR_FORKED, weir_pool_alloc(default_pool, 1000, NULL, &p));
     CHECK_STATUS(WEIR_ERROR_FORKED, weir_pool_create(&o, &fresh));
@@ -49,13 +49,14 @@ static void fork_child(int through_exit) {
 }
 
 int main(void) {
-    pool = check_host_pool(0);
-    CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &default_pool));
-    CHECK_OK(weir_host_stream_create(&stream));
+    program_begin();
+    pool = check_pool(0);
+    CHECK_OK(weir_default_pool(check_device(), &default_pool));
+    stream = stream_new();
     CHECK_OK(weir_pool_alloc(pool, 2 * MiB, stream, &block));
     CHECK_OK(weir_pool_alloc(default_pool, 2 * MiB, NULL, &block_of_default));
     job write = job_over(block, 2 * MiB, 1), check = job_over(block, 2 * MiB, 1);
-    ENQUEUE(stream, job_write, &write);
+    queue_write(stream, &write);
     weir_pool_stats before = CHECK_STATS(pool);
 
     fork_child(0);
@@ -65,12 +66,13 @@ int main(void) {
 
     /* The parent goes on. */
     CHECK_UNCHANGED(pool, before);
-    ENQUEUE(stream, job_check, &check);
-    CHECK_OK(weir_host_stream_synchronize(stream));
+    queue_check(stream, &check);
+    stream_wait(stream);
     CHECK_GOOD(check);
     CHECK_OK(weir_pool_free(pool, block, stream));
     CHECK_OK(weir_pool_free(default_pool, block_of_default, NULL));
-    CHECK_OK(weir_host_stream_destroy(stream));
+    stream_end(stream);
     CHECK_OK(weir_pool_destroy(pool));
-    return check_end();
+    staging_end();
+    return program_end();
 }

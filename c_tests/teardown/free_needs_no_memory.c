@@ -74,7 +74,7 @@ int main(void) {
         atomic_store(&refusing, 0);
         CHECK(p == NULL && asked == 1);
     }
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     weir_stream s, t;
     CHECK_OK(weir_host_stream_create(&s));
     CHECK_OK(weir_host_stream_create(&t));
@@ -87,7 +87,7 @@ int main(void) {
                 CHECK_OK(weir_pool_record_stream(pool, blocks[i], t));
             }
         }
-        ENQUEUE(s, gate_wait, &g); /* the frees find work in flight */
+        queue_gate(s, &g); /* the frees find work in flight */
         free_all(pool, s, t, how);
         atomic_store(&g.open, 1);
         CHECK_OK(weir_device_synchronize());

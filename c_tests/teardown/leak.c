@@ -9,7 +9,7 @@ __attribute__((noinline)) void *ask_for_a_block_and_lose_it(weir_pool *pool, siz
 }
 
 int main(void) {
-    weir_pool *pool = check_host_pool(0);
+    weir_pool *pool = check_pool(0);
     void *kept = NULL;
     CHECK_OK(weir_pool_alloc(pool, 5000, NULL, &kept));
     ask_for_a_block_and_lose_it(pool, 12345);

@@ -1,6 +1,6 @@
 /* Owners that outlive their pool, and pools that end with live blocks: defined, reported. To valgrind those
  * blocks are leaks, with the function that asked for them. */
-#include "../check.h"
+#include "../contents.h"
 
 __attribute__((noinline)) void *block_that_outlives_its_pool(weir_pool *pool, size_t bytes) {
     void *block;
@@ -9,8 +9,9 @@ __attribute__((noinline)) void *block_that_outlives_its_pool(weir_pool *pool, si
 }
 
 int main(void) {
-    weir_pool *pool = check_host_pool(0);
-    weir_pool_options named = check_host_options(0);
+    program_begin();
+    weir_pool *pool = check_pool(0);
+    weir_pool_options named = check_options(0);
     void *a, *b, *c;
     named.name = "assembly";
 
@@ -36,7 +37,7 @@ int main(void) {
     CHECK_SAYS_NUMBER(7 * MiB);
 
     /* The last release destroys, and reports the same way. */
-    pool = check_host_pool(0);
+    pool = check_pool(0);
     CHECK_OK(weir_pool_retain(pool));
     CHECK_OK(weir_pool_alloc(pool, 3 * MiB, NULL, &a));
     CHECK_OK(weir_pool_release(pool));
@@ -45,10 +46,10 @@ int main(void) {
     CHECK_SAYS("2 blocks");
 
     /* A new pool is not confused with the one whose place it took. */
-    weir_pool *next = check_host_pool(0);
+    weir_pool *next = check_pool(0);
     CHECK_STATUS(WEIR_ERROR_POOL_DESTROYED, weir_pool_alloc(pool, 100, NULL, &a));
     CHECK_OK(weir_pool_alloc(next, 100, NULL, &a));
     CHECK_OK(weir_pool_free(next, a, NULL));
     CHECK_OK(weir_pool_destroy(next));
-    return check_end();
+    return program_end();
 }

@@ -1,7 +1,7 @@
 /* A library's singleton that owns a pool, in the two shapes Kokkos had it (kokkos#8041, #8042): an object
  * made with `new` and never deleted (BEFORE), or a static one. In both a finalize hook empties it, so all that
  * the first leaves behind is the object itself: still reachable, which plain leak checks do not report. */
-#include "../check.h"
+#include "../contents.h"
 
 typedef struct {
     weir_pool *pool;
@@ -27,7 +27,7 @@ static serial *singleton(void) {
 
 static void initialize(void) {
     serial *self = singleton();
-    self->pool = check_host_pool(0);
+    self->pool = check_pool(0);
     CHECK_OK(weir_pool_alloc(self->pool, MiB, NULL, &self->scratch));
 }
 
@@ -40,8 +40,9 @@ static void finalize(void) {
 }
 
 int main(void) {
+    program_begin();
     initialize();
-    memset(singleton()->scratch, 1, MiB);
+    contents_fill(singleton()->scratch, 1, MiB);
     finalize();
-    return check_end();
+    return program_end();
 }

@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# Tests an installed weir on this machine's GPU. Needs nvcc, CMake, compute-sanitizer and a C compiler; neither Rust
+# nor a network nor root. Prints a table last and ends with a status other than 0 if anything failed or was not run.
+set -uo pipefail
+usage() {
+    cat <<'END'
+usage: scripts/gpu-test.sh [options]
+  --prefix DIR     where weir is installed (default: $PREFIX, or build/prefix)
+  --traces DIR     the traces to replay (default: traces/)
+  --replay FILE    examples/replay, built before; for a machine without zlib's header (default: it is built)
+  --out DIR        build folder and full logs (default: build/gpu-test)
+  --only A,B,...   these steps alone, and the building they need
+  --skip A,B,...   all but these
+  --quick          fewer blocks, and the tools on the shared library alone
+  --budget SECONDS for everything together (default: 540); a step with no time left fails
+  --list           names the steps
+Steps:
+  build            C tests, programs with kernels, replay
+  device           the C tests on device memory
+  teardown         programs that end badly, on device memory
+  no_wait          every call beside a kernel of two seconds
+  stress           a million blocks, many threads and streams, patterns written and checked by kernels
+  oom              another allocator holds nearly all of the card
+  illegal          an illegal address, and what comes back
+  capture          a graph with kernels, captured in every mode and replayed a hundred times
+  replay           every trace without a limit: held / live at most 1.03
+  replay_tight     every trace with 1.02 times its peak
+  memcheck         the C tests under compute-sanitizer memcheck with its leak check
+  stress_memcheck  the stress and the captures under the same
+  racecheck        the stress under racecheck
+  initcheck        the stress under initcheck
+  nvtx             planted mistakes that the NVTX mode must make visible
+END
+}
+
+cd "$(dirname "$0")/.." || exit 2
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx)
+prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' quick=0 budget=540
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=1; shift; continue ;;
+    --list) printf '%s\n' "${steps[@]}"; exit 0 ;;
+    --help) usage; exit 0 ;;
+    --prefix | --traces | --replay | --out | --only | --skip | --budget) ;;
+    *) echo "gpu-test: unknown option $1" >&2; usage >&2; exit 2 ;;
+    esac
+    [ $# -ge 2 ] || { echo "gpu-test: $1 needs a value" >&2; exit 2; }
+    case $1 in
+    --prefix) prefix=$2 ;;
+    --traces) traces=$2 ;;
+    --replay) replay=$2 ;;
+    --out) out=$2 ;;
+    --only) only=,$2, ;;
+    --skip) skip=,$2, ;;
+    --budget) budget=$2 ;;
+    esac
+    shift 2
+done
+for name in ${only//,/ } ${skip//,/ }; do
+    [[ " ${steps[*]} " == *" $name "* ]] || { echo "gpu-test: no step is called $name" >&2; exit 2; }
+done
+prefix=$(realpath "$prefix") || exit 2
+traces=$(realpath "$traces") || exit 2
+[ -z "$replay" ] || replay=$(realpath "$replay") || exit 2
+mkdir -p "$out"
+out=$(realpath "$out")
+tests=$out/c_tests gpu=$out/c_tests/gpu
+: "${replay:=$out/replay/replay}"
+jobs=$(($(nproc) < 16 ? $(nproc) : 16))
+export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+PATH=$PATH:/usr/local/cuda/bin
+
+names=() results=() seconds=() notes=() failed=0
+
+# What a step's log tells in one line.
+note_of() {
+    local log=$1
+    if grep -q 'tests failed out of' "$log"; then
+        grep 'tests passed' "$log" | tail -n 1
+        sed -n '/The following tests FAILED/,$p' "$log" | grep -oE '[0-9]+ - [^ ]+ \([A-Za-z]+' | sed 's/.* - //; s/ (/:/' | head -n 4 | tr '\n' ' '
+    elif grep -q '^note: ' "$log"; then
+        grep '^note: ' "$log" | tail -n 1 | cut -c7-
+    elif grep -qE '\.(c|cu|cuh|h):[0-9]+: ' "$log"; then # the check that failed
+        grep -m 1 -oE '[^/ ]+\.(c|cu|cuh|h):[0-9]+: .*' "$log"
+    else
+        tail -n 1 "$log"
+    fi | tr '\n' ' ' | cut -c1-110
+}
+
+finish() {
+    names+=("$1") results+=("$2") seconds+=("$3") notes+=("$4")
+    [ "$2" = ok ] || failed=1
+    printf -- '-- %s: %s after %s s: %s\n' "$1" "$2" "$3" "$4"
+}
+
+# step NAME SECONDS COMMAND...: runs it within its time and what is left of the budget.
+step() {
+    local name=$1 limit=$2 left=$((budget - SECONDS)) start=$SECONDS status result=ok log=$out/$1.log
+    shift 2
+    if [ "$name" != build ]; then
+        [ -z "$only" ] || [[ $only == *",$name,"* ]] || return 0
+    fi
+    [[ $skip != *",$name,"* ]] || return 0
+    if [ "$name" != build ] && [ ! -e "$tests/CTestTestfile.cmake" ]; then
+        finish "$name" 'not run' 0 'there is nothing built'
+        return
+    fi
+    if [ "$left" -lt 5 ]; then
+        finish "$name" 'not run' 0 "the budget of $budget s is used up"
+        return
+    fi
+    export -f "$1" 2>/dev/null
+    timeout --kill-after=5 $((limit < left ? limit : left)) bash -o pipefail -c '"$@"' "$name" "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    [ $status -eq 0 ] || result=FAILED
+    [ $status -ne 124 ] && [ $status -ne 137 ] || result=TIMEOUT
+    [ "$result" = ok ] || { echo "== the end of $log"; tail -n 40 "$log"; }
+    finish "$name" "$result" $((SECONDS - start)) "$(note_of "$log")"
+}
+
+# One program that does not compile keeps nobody from running the others.
+build() {
+    local failed=0
+    command -v nvcc && command -v compute-sanitizer || return 1
+    cmake -S c_tests -B "$tests" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" -DWEIR_TEST_GPU=ON || return 1
+    cmake --build "$tests" --parallel "$jobs" -- --keep-going || failed=1
+    ls "$gpu"/gpu.{stress,no_wait,oom,illegal,capture,planted} || failed=1
+    if [ ! -x "$replay" ]; then
+        cmake -S examples/replay -B "$out/replay" -DCMAKE_PREFIX_PATH="$prefix" &&
+            cmake --build "$out/replay" --parallel "$jobs" || failed=1
+    fi
+    [ $failed = 0 ] || return 1
+    echo "note: $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1); $(nvcc --version | grep -oE 'release [0-9.]+')"
+}
+
+c_tests() { ctest --test-dir "$tests" --parallel "$jobs" --output-on-failure --no-tests=error "$@"; }
+
+device() { c_tests -R '\.device\.' -E '^teardown|sanitizer$'; }
+teardown() { c_tests -R '^teardown.*\.device' -E 'sanitizer$'; }
+memcheck() {
+    if [ $quick = 1 ]; then c_tests -R 'device\.shared\.sanitizer$'; else c_tests -R 'sanitizer$'; fi
+}
+
+# The last line but one of the programs says what they did.
+program() { "$gpu/gpu.$1" "${@:2}" | tee "$out/$1.said" && echo "note: $(tail -n 2 "$out/$1.said" | head -n 1)"; }
+stress() { program stress $((quick ? 200000 : 1000000)); }
+no_wait() { program no_wait && echo "note: $(grep slowest "$out/no_wait.said")"; }
+oom() { program oom; }
+illegal() { program illegal; }
+capture() { program capture; }
+
+sanitized() { compute-sanitizer --error-exitcode 9 "$@"; }
+stress_memcheck() {
+    set -e
+    sanitized --tool memcheck --leak-check full "$gpu/gpu.stress" $((quick ? 5000 : 50000)) 4
+    sanitized --tool memcheck --leak-check full --report-api-errors no "$gpu/gpu.capture" 10
+}
+racecheck() { sanitized --tool racecheck "$gpu/gpu.stress" $((quick ? 2000 : 20000)) 4; }
+initcheck() { sanitized --tool initcheck "$gpu/gpu.stress" $((quick ? 2000 : 20000)) 4; }
+
+# replayed MOST OPTION...: every trace; held / live at most MOST.
+replayed() {
+    local most=$1 status=0 said=$out/replayed.said
+    shift
+    for trace in "$traces"/*.trace.gz; do
+        "$replay" --memory device --no-check "$@" "$trace" >"$said" 2>&1 || { status=1; echo "note: $(basename "$trace" .trace.gz) failed"; }
+        cat "$said"
+    done | tee "$out/replayed.all"
+    # A column that is called ratio (units in the heading are words of their own), and at least one row.
+    awk -v most="$most" '
+        $1 == "trace" { fields = 0; for (i = 1; i <= NF; i++) if ($i !~ /^(MiB|ms)$/) { fields++; if ($i == "ratio") column = fields } next }
+        column && NF == fields && $column ~ /^[0-9.]+$/ { rows++; if ($column > worst) { worst = $column; name = $1 } }
+        /^note: .* failed$/ { bad++; print }
+        END { printf "note: %d rows, %d traces failed, worst held / live %.3f (%s)\n", rows, bad, worst, name; exit !(rows && !bad && worst <= most) }' "$out/replayed.all"
+}
+replay() { replayed 1.03; }
+replay_tight() { replayed 1.03 --capacity 1.02x; }
+
+# planted MISTAKE TEXT...: compute-sanitizer must fail the program and say every TEXT.
+planted() {
+    local mistake=$1 said=$out/planted.$1.said text
+    shift
+    WEIR_NVTX=1 compute-sanitizer --tool memcheck --leak-check full --error-exitcode 9 "$gpu/gpu.planted" "$mistake" >"$said" 2>&1
+    local status=$?
+    cat "$said"
+    [ $status -ne 0 ] || { echo "note: $mistake was not reported"; return 1; }
+    for text in "$@"; do
+        grep -qE -- "$text" "$said" || { echo "note: $mistake: nothing said $text"; return 1; }
+    done
+}
+nvtx() {
+    set -e
+    planted overflow 'Invalid __global__ write'
+    planted leak 'Leaked .* bytes'
+    echo "note: overflow and leak reported"
+}
+
+export -f c_tests program sanitized replayed planted
+export prefix traces replay out tests gpu jobs quick PATH
+step build 200 build
+step device 120 device
+step teardown 120 teardown
+step no_wait 60 no_wait
+step stress 150 stress
+step oom 90 oom
+step illegal 60 illegal
+step capture 60 capture
+step replay 150 replay
+step replay_tight 150 replay_tight
+step memcheck 240 memcheck
+step stress_memcheck 150 stress_memcheck
+step racecheck 100 racecheck
+step initcheck 100 initcheck
+step nvtx 60 nvtx
+
+printf '\n%-16s %-8s %7s  %s\n' step result seconds note
+for i in "${!names[@]}"; do
+    printf '%-16s %-8s %7s  %s\n' "${names[i]}" "${results[i]}" "${seconds[i]}" "${notes[i]}"
+done
+printf '%-16s %-8s %7s  %s\n' all "$([ $failed = 0 ] && echo ok || echo FAILED)" "$SECONDS" "logs in $out"
+exit $failed
