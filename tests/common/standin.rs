@@ -222,6 +222,7 @@ macro_rules! control {
         unsafe { ($crate::common::standin::cu().$call)($($arg),*) }
     }};
 }
+#[allow(unused_imports)] // by the tests that use no driver
 pub(crate) use {control, ok};
 
 /// What is open now, in the stand-in's words; "" if nothing is.
