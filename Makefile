@@ -16,7 +16,7 @@ demo_prefix := $(CURDIR)/prefix
 test_prefix := $(build_dir)/test-prefix
 traces := $(sort $(wildcard traces/*.trace.gz))
 
-.PHONY: all build install demo test setup lint fmt header clean test-rust test-loom test-package test-c
+.PHONY: all build install demo test setup lint fmt header clean test-rust test-loom test-package test-c test-standin
 
 all: build
 
@@ -41,6 +41,7 @@ test:
 	$(MAKE) test-loom
 	$(MAKE) test-package
 	$(MAKE) test-c
+	$(MAKE) test-standin
 	$(MAKE) demo
 	ctest --test-dir $(build_dir)/replay --output-on-failure
 
@@ -74,6 +75,12 @@ test-c:
 	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)"
 	cmake --build $(build_dir)/c_tests --parallel $(JOBS)
 	ctest --test-dir $(build_dir)/c_tests --parallel $(JOBS) --output-on-failure
+
+# The CUDA driver that the tests use where there is none, and its own tests.
+test-standin:
+	cmake -S standin -B $(build_dir)/standin
+	cmake --build $(build_dir)/standin --parallel $(JOBS)
+	ctest --test-dir $(build_dir)/standin --parallel $(JOBS) --output-on-failure
 
 clean:
 	cargo clean

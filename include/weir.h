@@ -201,6 +201,23 @@ typedef enum {
 } weir_memory;
 
 /**
+ * How device memory is come by.
+ */
+typedef enum {
+  /**
+   * Pages that are mapped where they are needed (cuMemCreate, cuMemMap): a pool holds hardly more than the program
+   * uses, and gives nothing back that would wait for running kernels. A device or driver that cannot map pages gets
+   * plain memory.
+   */
+  WEIR_DEVICE_MEMORY_MAPPED = 0,
+  /**
+   * Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
+   * waits for running kernels.
+   */
+  WEIR_DEVICE_MEMORY_PLAIN = 1,
+} weir_device_memory;
+
+/**
  * Switches and figures of a pool, with the numbers of CUDA's cudaMemPoolAttr.
  */
 typedef enum {
@@ -807,6 +824,18 @@ weir_status weir_event_synchronize(weir_event event);
  * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_device_synchronize(void);
+
+/**
+ * Tells which capture the work queued on `stream` goes into now: the driver's id of it (as cuStreamGetCaptureInfo
+ * gives it), which no other capture ever has, or 0 if the stream is not being captured. Host streams never are, and
+ * without a CUDA driver in use nothing is. Any thread may ask; no capture is harmed.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_CAPTURE if the capture was invalidated; WEIR_ERROR_INVALID_STREAM;
+ * WEIR_ERROR_NOT_SUPPORTED for a capture with a driver before CUDA 10.1; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST;
+ * WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_stream_get_capture(weir_stream stream,
+                                    uint64_t *capture);
 
 /**
  * Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their

@@ -240,7 +240,7 @@ impl Pool {
     fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
         match self.name(stream) {
             Ok(stream) => Ok(Some(stream)),
-            Err(Error::Unloaded | Error::DeviceLost(_)) => Ok(None),
+            Err(_) if !self.backend.usable() || self.backend.is_lost() => Ok(None),
             Err(error) => Err(error),
         }
     }

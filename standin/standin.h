@@ -24,10 +24,11 @@ void standin_reset_faults(void);
 /* How many faults have not come yet. */
 uint64_t standin_faults_left(void);
 
-/* The device is as after an illegal address: what is queued on it is dropped, and launches, synchronisation, events
- * and frees return 700 until the primary context is reset. */
+/* The device is as after an illegal address: what is queued on it is dropped, and launches, synchronisation, streams,
+ * events and frees return 700. The virtual memory calls still work. Once its primary context was reset, it cannot be
+ * retained again (700). */
 void standin_lose_device(CUdevice device);
-/* What cuDevicePrimaryCtxReset does, from outside the program: it neither counts as a call nor fails. */
+/* What cuDevicePrimaryCtxReset does, from outside the program, and what that does not: a lost device is well again. */
 void standin_reset_device(CUdevice device);
 /* Size of the card from now on. What is in use stays. */
 void standin_set_memory(CUdevice device, uint64_t bytes);

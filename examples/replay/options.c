@@ -12,7 +12,7 @@ static const char usage[] =
     "  --memory host|device   where the pool lives (default: device if one can be made there, else host)\n"
     "  --capacity N.NNx       limit of the pool as a multiple of the trace's peak live bytes, for instance 1.01x\n"
     "  --capacity BYTES       limit of the pool in bytes; K, M and G are understood (default: no limit)\n"
-    "  --streams real|names   give each of the trace's streams a real one (default), or only a name\n"
+    "  --streams real|names   give each of the trace's streams a real one (default), or only a name (on the host)\n"
     "  --replays N            how often each trace is replayed on the same pool (default 2: cold, then warm)\n"
     "  --check, --no-check    first replay on a pool of its own with every block written and checked (default)\n";
 

@@ -3,6 +3,7 @@
  * Each trace runs twice over, on pools of their own. First, unless --no-check says otherwise, with an 8-byte
  * pattern at both ends of every block, written when it is allocated and checked when it is freed. Then for
  * the figures, touching no block, so that the time is that of weir_pool_alloc and weir_pool_free. */
+#include "device.h"
 #include "options.h"
 #include "trace.h"
 #include <inttypes.h>
@@ -209,29 +210,37 @@ static int device_works(void) {
     return 1;
 }
 
-/* Stream 0 of a trace is the default stream; the others are made, or named by their numbers. A device knows
- * no names but its built-in streams 0, 1 and 2. */
-static int open_streams(run *r) {
-    int real = r->on_host && !r->options->named_streams;
-    if (!r->on_host && r->trace->streams > 3) {
-        fprintf(stderr, "replay: %s uses %u streams; on a device this program has only the built-in three\n", r->trace->name,
-                r->trace->streams);
-        return -1;
+/* Stream 0 of a trace is the default stream; the others are made. On the host a number does as a stream's name. */
+static int stream_create(const run *r, weir_stream *stream) {
+    if (!r->on_host) {
+        return device_stream_create(stream);
     }
+    return weir_host_stream_create(stream) == WEIR_OK ? 0 : failed("creating a stream");
+}
+
+static int stream_destroy(const run *r, weir_stream stream) {
+    if (!r->on_host) {
+        return device_stream_destroy(stream);
+    }
+    return weir_host_stream_destroy(stream) == WEIR_OK ? 0 : failed("destroying a stream");
+}
+
+static int real_streams(const options *o, int on_host) { return !on_host || !o->named_streams; }
+
+static int open_streams(run *r) {
     for (uint16_t i = 0; i < r->trace->streams; i++) {
         r->streams[i] = (weir_stream)(uintptr_t)i;
-        if (real && i > 0 && weir_host_stream_create(&r->streams[i]) != WEIR_OK) {
-            return failed("creating a stream");
+        if (i > 0 && real_streams(r->options, r->on_host) && stream_create(r, &r->streams[i]) != 0) {
+            return -1;
         }
     }
     return 0;
 }
 
 static int close_streams(run *r) {
-    int real = r->on_host && !r->options->named_streams;
-    for (uint16_t i = 1; real && i < r->trace->streams; i++) {
-        if (weir_host_stream_destroy(r->streams[i]) != WEIR_OK) {
-            return failed("destroying a stream");
+    for (uint16_t i = 1; real_streams(r->options, r->on_host) && i < r->trace->streams; i++) {
+        if (stream_destroy(r, r->streams[i]) != 0) {
+            return -1;
         }
     }
     return 0;
@@ -318,8 +327,11 @@ int main(int argc, char **argv) {
         return read < 0 ? 2 : 0;
     }
     int on_host = o.memory == MEMORY_HOST || (o.memory == MEMORY_ANY && !device_works());
-    printf("weir %s, %s memory, %s", weir_version(), on_host ? "host" : "device",
-           on_host && !o.named_streams ? "real streams" : "named streams");
+    if (!on_host && device_open() != 0) {
+        return 1;
+    }
+    printf("weir %s, %s, %s", weir_version(), on_host ? "host memory" : device_name(),
+           real_streams(&o, on_host) ? "real streams" : "named streams");
     if (o.capacity_times > 0) {
         printf(", limit %gx peak live", o.capacity_times);
     } else if (o.capacity_bytes > 0) {
@@ -339,6 +351,9 @@ int main(int argc, char **argv) {
             weir_finalize();
             return 1;
         }
+    }
+    if (!on_host) {
+        device_close();
     }
     return 0;
 }

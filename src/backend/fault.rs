@@ -240,6 +240,10 @@ impl Backend for Faulty {
         !self.gone.load(Ordering::SeqCst) && self.inner.usable()
     }
 
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
         self.call(Call::Reserve)?;
         let mut memory = lock(&self.memory);

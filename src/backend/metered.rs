@@ -71,6 +71,9 @@ impl Backend for Metered {
     fn usable(&self) -> bool {
         self.inner.usable()
     }
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
         count(&self.ranges);
         self.inner.reserve(bytes)

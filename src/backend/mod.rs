@@ -79,6 +79,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// does its bookkeeping without a call.
     fn usable(&self) -> bool;
 
+    /// Is the context lost for good? No queued work runs any more then, and what was asked for in vain once always will
+    /// be; memory can still be given back.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Reserves a range of addresses, aligned to `granularity`. Costs no memory.
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError>;
 

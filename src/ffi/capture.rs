@@ -1,11 +1,29 @@
 //! Stream captures.
 
-use super::args;
+use super::args::{self, Out};
 use super::guard::{InChild, guard};
 use super::status::weir_status;
-use super::types::weir_pool;
-use crate::base::units::CaptureId;
-use crate::lifecycle::registry;
+use super::types::{weir_pool, weir_stream};
+use crate::base::units::{CaptureId, StreamHandle};
+use crate::lifecycle::{order, registry};
+
+/// Tells which capture the work queued on `stream` goes into now: the driver's id of it (as cuStreamGetCaptureInfo
+/// gives it), which no other capture ever has, or 0 if the stream is not being captured. Host streams never are, and
+/// without a CUDA driver in use nothing is. Any thread may ask; no capture is harmed.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_CAPTURE if the capture was invalidated; WEIR_ERROR_INVALID_STREAM;
+/// WEIR_ERROR_NOT_SUPPORTED for a capture with a driver before CUDA 10.1; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST;
+/// WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_stream_get_capture(stream: weir_stream, capture: *mut u64) -> weir_status {
+    guard("weir_stream_get_capture", InChild::Refuse, || {
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(capture, "capture") }?;
+        let into = order::capture_of(StreamHandle(stream.addr()))?;
+        out.set(into.map_or(0, |capture| capture.0));
+        Ok(())
+    })
+}
 
 /// Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their
 /// launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured.

@@ -12,10 +12,10 @@
 use super::backends::error as backend_error;
 use super::end;
 use super::registry::POOLS;
-use crate::backend::cuda::hooks::{self, HookError};
+use crate::backend::cuda::hooks;
 use crate::backend::{BackendError, host};
 use crate::base::error::Error;
-use crate::base::units::{EventHandle, StreamHandle};
+use crate::base::units::{CaptureId, EventHandle, StreamHandle};
 use crate::config::MemoryKind;
 use crate::pool::{Mark, Pool};
 use std::sync::Arc;
@@ -81,10 +81,10 @@ fn stream_error(stream: StreamHandle) -> impl Fn(BackendError) -> Error {
 }
 
 /// The driver does not say which of the two handles it does not know.
-fn event_error(event: EventHandle) -> impl Fn(HookError) -> Error {
+fn event_error(event: EventHandle) -> impl Fn(BackendError) -> Error {
     move |error| match error {
-        HookError::Handle(why) => Error::InvalidEvent(event.0, format!("it, or the stream: {why}")),
-        HookError::Backend(error) => backend_error(error),
+        BackendError::InvalidStream(why) => Error::InvalidEvent(event.0, format!("it, or the stream: {why}")),
+        error => backend_error(error),
     }
 }
 
@@ -139,6 +139,14 @@ pub fn stream_enqueue(stream: StreamHandle, work: Box<dyn FnOnce() + Send>) -> R
     host::streams::enqueue(stream, work).map_err(stream_error(stream))
 }
 
+/// The capture that work queued on a stream goes into.
+pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, Error> {
+    if is_host_stream(stream) || !hooks::present() {
+        return Ok(None);
+    }
+    hooks::capture_of(stream).map_err(stream_error(stream))
+}
+
 /// Waits for a stream: a host stream, or the driver's. Without a driver, any other has nothing in flight.
 pub fn stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
     if is_host_stream(stream) || !hooks::present() {
@@ -152,12 +160,7 @@ pub fn stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
     }
     Whose::Driver.synchronized(
         |pool| pool.mark_stream(stream),
-        || {
-            hooks::stream_synchronize(stream).map_err(|error| match error {
-                HookError::Handle(why) => Error::InvalidStream(stream, why),
-                HookError::Backend(error) => backend_error(error),
-            })
-        },
+        || hooks::stream_synchronize(stream).map_err(stream_error(stream)),
     )
 }
 
@@ -241,10 +244,5 @@ pub fn device_synchronize() -> Result<(), Error> {
     if !hooks::present() {
         return Ok(());
     }
-    Whose::Driver.synchronized(Pool::mark_all, || {
-        hooks::synchronize_all().map_err(|error| match error {
-            HookError::Handle(why) => Error::Backend(why),
-            HookError::Backend(error) => backend_error(error),
-        })
-    })
+    Whose::Driver.synchronized(Pool::mark_all, || hooks::synchronize_all().map_err(backend_error))
 }

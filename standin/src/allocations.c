@@ -33,7 +33,7 @@ static CUresult allocation_new(struct ranges *set, enum allocation_kind kind, st
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct allocation *allocation = must_alloc(sizeof *allocation);
-    *allocation = (struct allocation){{(uintptr_t)at, bytes}, kind, context, ++last_id, mapped, false};
+    *allocation = (struct allocation){{(uintptr_t)at, bytes}, kind, context, ++last_id, mapped, false, {NULL, 0}};
     ranges_add(set, &allocation->range);
     *out = at;
     return CUDA_SUCCESS;
@@ -47,6 +47,7 @@ static void allocation_free(struct ranges *set, struct allocation *allocation) {
     if (allocation->mapped > 0) {
         munmap((void *)allocation->range.at, allocation->mapped);
     }
+    history_end(&allocation->history);
     free(allocation);
 }
 
@@ -146,7 +147,7 @@ CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned int flags) {
     REQUIRE(ranges_overlapping(&host_allocations, (uintptr_t)at, bytes) == NULL,
             CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     struct allocation *allocation = must_alloc(sizeof *allocation);
-    *allocation = (struct allocation){{(uintptr_t)at, bytes}, REGISTERED, context, ++last_id, 0, false};
+    *allocation = (struct allocation){{(uintptr_t)at, bytes}, REGISTERED, context, ++last_id, 0, false, {NULL, 0}};
     ranges_add(&host_allocations, &allocation->range);
     LEAVE(CUDA_SUCCESS);
 }
@@ -157,10 +158,11 @@ CUresult cuMemHostUnregister(void *at) {
     REQUIRE(at != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(allocation != NULL && allocation->kind == REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     TRY(call_refused(&allocation->excused));
-    const struct stream *stream = streams_using(allocation->range.at, allocation->range.bytes, NULL, false);
+    const struct stream *stream =
+        history_unseen(&allocation->history, allocation->range.at, allocation->range.bytes, NULL, false);
     if (stream != NULL) {
-        rule_broken("%zu bytes at %p are unregistered while work queued on %s uses them", allocation->range.bytes, at,
-                    stream_name(stream));
+        rule_broken("%zu bytes at %p are unregistered, and nobody has seen the work on %s complete that uses them",
+                    allocation->range.bytes, at, stream_name(stream));
     }
     bool lost = allocation->context->device->lost;
     allocation_free(&host_allocations, allocation);

@@ -3,6 +3,7 @@
 #define STANDIN_ALLOCATIONS_H
 
 #include "contexts.h"
+#include "hazards.h"
 #include "ranges.h"
 
 #pragma GCC visibility push(hidden)
@@ -16,6 +17,7 @@ struct allocation {
     uint64_t id;
     size_t mapped; /* bytes from mmap; 0: the program's own memory */
     bool excused;
+    struct history history;
 };
 
 extern struct ranges device_allocations, host_allocations;

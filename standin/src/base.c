@@ -106,8 +106,8 @@ static void peers_from(const char *text) {
     for (const char *at = text; *at != '\0';) {
         int from, to, length;
         char way;
-        if (sscanf(at, "%d%c%d%n", &from, &way, &to, &length) != 3 || (way != '-' && way != '>') || from < 0 || to < 0 ||
-            from >= MAX_DEVICES || to >= MAX_DEVICES) {
+        if (sscanf(at, "%d%c%d%n", &from, &way, &to, &length) != 3 || (way != '-' && way != '>') || from < 0 ||
+            to < 0 || from >= MAX_DEVICES || to >= MAX_DEVICES) {
             fprintf(stderr, "standin: WEIR_STANDIN_PEER=%s is not understood\n", text);
             abort();
         }

@@ -83,22 +83,22 @@ enum call_traits {
     X(cuStreamCreate, cuStreamCreate, 2000, IN_FLIGHT)                                                                \
     X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, 5050, IN_FLIGHT)                                        \
     X(cuStreamDestroy_v2, cuStreamDestroy, 4000, GIVES_BACK)                                                          \
-    X(cuStreamSynchronize, cuStreamSynchronize, 2000, IN_FLIGHT)                                                      \
-    X(cuStreamQuery, cuStreamQuery, 2000, IN_FLIGHT)                                                                  \
-    X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, IN_FLIGHT)                                                          \
+    X(cuStreamSynchronize, cuStreamSynchronize, 2000, 0)                                                              \
+    X(cuStreamQuery, cuStreamQuery, 2000, 0)                                                                          \
+    X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, 0)                                                                  \
     X(cuStreamGetId, cuStreamGetId, 12000, 0)                                                                         \
     X(cuStreamGetCtx, cuStreamGetCtx, 9020, 0)                                                                        \
     X(cuStreamGetCtx_v2, cuStreamGetCtx, 12050, 0)                                                                    \
-    X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, STICKY)                                                        \
-    X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 10010, STICKY)                                                  \
-    X(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo, 11030, STICKY)                                               \
-    X(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo, 12030, STICKY)                                               \
+    X(cuStreamIsCapturing, cuStreamIsCapturing, 10000, 0)                                                             \
+    X(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 10010, 0)                                                       \
+    X(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo, 11030, 0)                                                    \
+    X(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo, 12030, 0)                                                    \
     X(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010, IN_FLIGHT)                                                \
     X(cuStreamEndCapture, cuStreamEndCapture, 10000, CONTEXT)                                                         \
     X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, 0)                                 \
     X(cuEventCreate, cuEventCreate, 2000, IN_FLIGHT)                                                                  \
     X(cuEventDestroy_v2, cuEventDestroy, 4000, GIVES_BACK)                                                            \
-    X(cuEventRecord, cuEventRecord, 2000, IN_FLIGHT)                                                                  \
+    X(cuEventRecord, cuEventRecord, 2000, 0)                                                                          \
     X(cuEventQuery, cuEventQuery, 2000, 0)                                                                            \
     X(cuEventSynchronize, cuEventSynchronize, 2000, 0)                                                                \
     X(cuEventElapsedTime, cuEventElapsedTime, 2000, 0)                                                                \

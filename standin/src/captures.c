@@ -59,12 +59,17 @@ CUresult captures_refuse_legacy(const struct context *context, bool invalidate) 
     return any_in(context, true, invalidate) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
-CUresult captures_refuse_stream(struct stream *stream) {
-    if (stream->capture != NULL) {
-        capture_invalidate(stream->capture);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+CUresult captures_refuse_captured(const struct stream *stream) {
+    if (stream->capture == NULL) {
+        return CUDA_SUCCESS;
     }
-    return captures_refuse_unsafe();
+    capture_invalidate(stream->capture);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult captures_refuse_stream(const struct stream *stream) {
+    CUresult result = captures_refuse_captured(stream);
+    return result != CUDA_SUCCESS ? result : captures_refuse_unsafe();
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
@@ -100,7 +105,9 @@ static void add_dep(struct stream *stream, struct node *node) {
 CUresult submit(struct stream *stream, struct operation *operation) {
     struct capture *capture = stream->capture;
     if (capture == NULL) {
-        stream_queue(stream, operation, NULL, NULL, 0, NULL);
+        struct work *work = work_new();
+        work->operation = *operation;
+        stream_queue(stream, work);
         return CUDA_SUCCESS;
     }
     if (capture->invalid) {
@@ -317,6 +324,9 @@ void captures_end(void) {
 /* The stream, or what makes its state unspecified. Asking harms no capture. */
 static CUresult stream_asked(CUstream handle, struct stream **stream) {
     CUresult result = stream_named(handle, stream);
+    if (result == CUDA_SUCCESS && (*stream)->device->lost) {
+        result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     if (result == CUDA_SUCCESS && (*stream)->kind == STREAM_LEGACY) {
         result = captures_refuse_legacy((*stream)->context, false);
     }

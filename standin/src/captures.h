@@ -26,7 +26,9 @@ CUresult captures_refuse_unsafe(void);
 /* ... if a stream of the context captures: it cannot be synchronised as a whole. */
 CUresult captures_refuse_context(const struct context *context);
 /* ... if this stream captures: what it holds is not scheduled. Asking is unsafe besides. */
-CUresult captures_refuse_stream(struct stream *stream);
+CUresult captures_refuse_stream(const struct stream *stream);
+/* ... if this stream captures, and nothing else. */
+CUresult captures_refuse_captured(const struct stream *stream);
 /* CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if a blocking stream of the context captures. */
 CUresult captures_refuse_legacy(const struct context *context, bool invalidate);
 /* The capture with this id if it is still in progress. */

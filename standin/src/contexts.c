@@ -53,7 +53,6 @@ void context_reset_primary(struct device *device) {
     if (device->primary != NULL && device->primary->alive) {
         context_empty(device->primary);
     }
-    device->lost = false;
 }
 
 static CUresult primary_release(CUdevice ordinal) {
@@ -81,6 +80,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     struct device *device = device_numbered(ordinal);
     REQUIRE(context != NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(device != NULL, CUDA_ERROR_INVALID_DEVICE);
+    /* Once it was reset, a lost device does not come back in this process (measured). */
+    REQUIRE(!device->lost || (device->primary != NULL && device->primary->alive), CUDA_ERROR_ILLEGAL_ADDRESS);
     if (device->primary == NULL) {
         device->primary = context_new(device, true);
     } else if (!device->primary->alive) {

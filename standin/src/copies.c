@@ -59,9 +59,7 @@ static CUresult copy(enum ends ends, uintptr_t to, uintptr_t from, size_t bytes,
     if (result != CUDA_SUCCESS || captured || !wait) {
         return result;
     }
-    struct point point = stream_point(stream);
-    point_wait(&point);
-    point_end(&point);
+    stream_wait(stream);
     return device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 

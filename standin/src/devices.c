@@ -164,6 +164,7 @@ void standin_reset_device(CUdevice ordinal) {
     struct device *device = controlled(ordinal);
     books_lock();
     context_reset_primary(device);
+    device->lost = false;
     books_unlock();
 }
 

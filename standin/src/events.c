@@ -7,6 +7,7 @@ struct handles events = {.kind = "event"};
 
 void event_clear(struct event *event) {
     point_end(&event->point);
+    clock_end(&event->clock);
     stamp_release(event->stamp);
     event->stamp = NULL;
     free(event->nodes);
@@ -17,7 +18,6 @@ void event_clear(struct event *event) {
 
 static void event_free(struct event *event) {
     event_clear(event);
-    handle_free(&events, event->handle);
     free(event);
 }
 
@@ -26,7 +26,10 @@ static CUresult event_named(CUevent handle, struct event **event) {
     if (handle == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    *event = handle_object(&events, handle);
+    CUresult result = handle_look_up(&events, handle, (void **)event);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     return (*event)->context->device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
@@ -47,9 +50,11 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags) {
 CUresult cuEventDestroy_v2(CUevent handle) {
     ENTER(cuEventDestroy_v2);
     REQUIRE(handle != NULL, CUDA_ERROR_INVALID_HANDLE);
-    struct event *event = handle_object(&events, handle);
+    struct event *event;
+    TRY(handle_look_up(&events, handle, (void **)&event));
     TRY(call_refused(&event->excused));
     bool lost = event->context->device->lost;
+    handle_free(&events, handle);
     event_free(event);
     LEAVE(lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
 }
@@ -70,9 +75,11 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
         stamp->references = 2;
     }
     event_clear(event);
-    stream_queue(stream, NULL, NULL, NULL, 0, stamp);
-    event->point = stream_point(stream);
-    event->stamp = stamp;
+    struct work *work = work_new();
+    work->stamp = event->stamp = stamp;
+    stream_queue(stream, work);
+    event->point = point_of(stream);
+    event->clock = clock_copy(&stream->clock);
     LEAVE(CUDA_SUCCESS);
 }
 
@@ -83,7 +90,8 @@ static CUresult refuse_captured(const struct event *event) {
         return CUDA_SUCCESS;
     }
     if (!event->for_captures) {
-        rule_broken("event %p, which is an ordinary one, was last recorded on a capturing stream", (void *)event->handle);
+        rule_broken("event %p, which is an ordinary one, was last recorded on a capturing stream",
+                    (void *)event->handle);
     }
     struct capture *capture = capture_numbered(event->capture);
     if (capture != NULL) {
@@ -98,7 +106,9 @@ CUresult cuEventQuery(CUevent handle) {
     TRY(event_named(handle, &event));
     TRY(refuse_captured(event));
     TRY(captures_refuse_unsafe());
-    LEAVE(point_past(&event->point) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    REQUIRE(point_past(&event->point), CUDA_ERROR_NOT_READY);
+    clock_observe(&event->clock, event->point.stream, event->point.sequence);
+    LEAVE(CUDA_SUCCESS);
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
@@ -109,10 +119,12 @@ CUresult cuEventSynchronize(CUevent handle) {
     TRY(captures_refuse_unsafe());
     /* The event may be recorded again, or go, while this waits. */
     const struct device *device = event->context->device;
-    struct point point;
-    point_copy(&point, &event->point);
+    struct point point = point_copy(&event->point);
+    struct clock clock = clock_copy(&event->clock);
     point_wait(&point);
+    clock_observe(&clock, point.stream, point.sequence);
     point_end(&point);
+    clock_end(&clock);
     LEAVE(device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
 }
 
@@ -163,10 +175,13 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     TRY(event_named(handle, &event));
     bool done = false;
     TRY(capture_wait(stream, event, &done));
-    REQUIRE(!done && !point_past(&event->point), CUDA_SUCCESS);
-    struct point *wait = must_alloc(sizeof *wait);
-    point_copy(wait, &event->point);
-    stream_queue(stream, NULL, NULL, wait, 1, NULL);
+    REQUIRE(!done, CUDA_SUCCESS);
+    clock_add(&stream->clock, &event->point);
+    clock_merge(&stream->clock, &event->clock);
+    REQUIRE(!point_past(&event->point), CUDA_SUCCESS);
+    struct work *work = work_new();
+    work_add_wait(work, &event->point);
+    stream_queue(stream, work);
     LEAVE(CUDA_SUCCESS);
 }
 
@@ -181,6 +196,7 @@ void standin_capture_event(CUevent handle) {
 static void drop(void *object, void *context) {
     struct event *event = object;
     if (event->context == context) {
+        handle_bury(&events, event->handle);
         event_free(event);
     }
 }
@@ -188,10 +204,8 @@ static void drop(void *object, void *context) {
 void events_drop(struct context *context) { handles_each(&events, drop, context); }
 
 static void forget(void *object, void *data) {
-    struct event *event = object;
     (void)data;
-    event_clear(event);
-    free(event);
+    event_free(object);
 }
 
 void events_end(void) {

@@ -14,6 +14,7 @@ struct event {
     bool for_captures; /* standin_capture_event */
 
     struct point point;  /* the last record */
+    struct clock clock;  /* what came before that */
     struct stamp *stamp; /* when it was done; NULL: never recorded, or not timed */
 
     uint64_t capture; /* id, if the last record was captured */

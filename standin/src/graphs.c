@@ -2,6 +2,7 @@
 
 #include "calls.h"
 #include "captures.h"
+#include "hazards.h"
 #include "user_objects.h"
 
 struct handles graphs = {.kind = "graph"}, execs = {.kind = "executable graph"};
@@ -65,17 +66,15 @@ void exec_release(struct exec *exec) {
         return;
     }
     point_end(&exec->last);
+    clock_end(&exec->clock);
     graph_free_bare(exec->graph);
     free(exec);
 }
 
-bool exec_uses(const struct exec *exec, uintptr_t at, size_t bytes, bool writes_only) {
+void exec_queued(const struct exec *exec, struct stream *stream) {
     for (size_t i = 0; i < exec->graph->count; i++) {
-        if (operation_uses(&exec->graph->nodes[i]->operation, at, bytes, writes_only)) {
-            return true;
-        }
+        hazards_queued(stream, &exec->graph->nodes[i]->operation);
     }
-    return false;
 }
 
 static bool is_ready(const struct node *node, const bool *done) {
@@ -146,11 +145,17 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     TRY(stream_in_use(stream_handle, &stream));
     /* A graph within a graph is nothing that the tests need. */
     REQUIRE(stream->capture == NULL, CUDA_ERROR_NOT_SUPPORTED);
-    struct point *wait = must_alloc(sizeof *wait);
-    *wait = exec->last;
+    struct work *work = work_new();
+    work_add_wait(work, &exec->last);
+    clock_add(&stream->clock, &exec->last);
+    clock_merge(&stream->clock, &exec->clock);
+    work->exec = exec;
     exec->references++;
-    stream_queue(stream, NULL, exec, wait, 1, NULL);
-    exec->last = stream_point(stream);
+    stream_queue(stream, work);
+    point_end(&exec->last);
+    clock_end(&exec->clock);
+    exec->last = point_of(stream);
+    exec->clock = clock_copy(&stream->clock);
     LEAVE(CUDA_SUCCESS);
 }
 

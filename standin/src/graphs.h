@@ -36,6 +36,7 @@ struct exec {
     CUgraphExec handle;
     struct graph *graph; /* its own copy */
     struct point last;   /* of the last launch: there is only one at a time */
+    struct clock clock;  /* what came before that */
     unsigned references;
     bool excused;
 };
@@ -50,7 +51,8 @@ struct node *graph_add(struct graph *graph, struct operation *operation, struct 
 /* Does all nodes, each behind those that it depends on and otherwise the youngest first: a graph that relies on an
  * order which it does not ask for goes wrong. Lets go of the lock meanwhile. */
 void exec_run(struct exec *exec, const struct stream *stream);
-bool exec_uses(const struct exec *exec, uintptr_t at, size_t bytes, bool writes_only);
+/* A launch is being queued, as the last work on its stream: so with all its nodes' uses of memory. */
+void exec_queued(const struct exec *exec, struct stream *stream);
 void exec_release(struct exec *exec);
 void graphs_end(void);
 

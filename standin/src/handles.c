@@ -46,6 +46,21 @@ void *handle_object(const struct handles *table, const void *handle) {
     return object;
 }
 
+CUresult handle_look_up(const struct handles *table, const void *handle, void **object) {
+    if (table->slots[index_of(table, handle)].buried) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    *object = handle_object(table, handle);
+    return CUDA_SUCCESS;
+}
+
+void handle_bury(struct handles *table, void *handle) {
+    struct slot *slot = &table->slots[index_of(table, handle)];
+    slot->object = NULL;
+    slot->buried = true;
+    table->live--;
+}
+
 void handle_free(struct handles *table, void *handle) {
     size_t index = index_of(table, handle);
     table->slots[index].object = NULL;

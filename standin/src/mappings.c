@@ -81,11 +81,14 @@ static size_t mappings_in(uintptr_t at, size_t bytes, size_t *first) {
 static struct mapping *mapping_at(size_t index) { return (struct mapping *)mappings.items[index]; }
 
 /* Somebody whose queued work may still use this memory would be cut off. */
-static void must_be_unused(const struct range *range, const struct device *device, bool writes_only, const char *what) {
-    const struct stream *stream = streams_using(range->at, range->bytes, device, writes_only);
+static void must_be_unused(const struct mapping *mapping, const struct device *device, bool writes_only,
+                           const char *what) {
+    const struct range *range = &mapping->range;
+    const struct stream *stream =
+        history_unseen(&mapping->pages->history, range->at, range->bytes, device, writes_only);
     if (stream != NULL) {
-        rule_broken("%zu bytes at %p %s while work queued on %s uses them", range->bytes, (void *)range->at, what,
-                    stream_name(stream));
+        rule_broken("%zu bytes at %p %s, and nobody has seen the work on %s complete that uses them", range->bytes,
+                    (void *)range->at, what, stream_name(stream));
     }
 }
 
@@ -100,7 +103,6 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
     const struct range *within = ranges_with(&reservations, at);
     REQUIRE(within != NULL && within->at + within->bytes - at >= bytes, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(ranges_overlapping(&mappings, at, bytes) == NULL, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(!pages->device->lost, CUDA_ERROR_ILLEGAL_ADDRESS);
     struct mapping *mapping = must_alloc(sizeof *mapping);
     mapping->range = (struct range){at, bytes};
     mapping->pages = pages;
@@ -130,7 +132,7 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
     }
     TRY(refused);
     for (size_t i = first; i < first + count; i++) {
-        must_be_unused(&mapping_at(i)->range, NULL, false, "are unmapped");
+        must_be_unused(mapping_at(i), NULL, false, "are unmapped");
     }
     if (mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
         MAP_FAILED) {
@@ -165,22 +167,23 @@ static CUresult check_access(const CUmemAccessDesc *access, size_t count, const 
             return CUDA_ERROR_INVALID_DEVICE;
         }
     }
-    return mapping->pages->device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 static void must_not_cut_off(const struct mapping *mapping, const CUmemAccessDesc *access) {
     unsigned before = mapping->access[access->location.id], after = access->flags;
     const struct device *device = device_numbered(access->location.id);
     if (before & ~after & 1) {
-        must_be_unused(&mapping->range, device, false, "lose their access");
+        must_be_unused(mapping, device, false, "lose their access");
     } else if (before & ~after & 2) {
-        must_be_unused(&mapping->range, device, true, "become read-only");
+        must_be_unused(mapping, device, true, "become read-only");
     }
 }
 
 static bool show(const struct mapping *mapping) {
+    const struct range *range = &mapping->range;
     const struct pages *pages = mapping->pages;
-    return mmap((void *)mapping->range.at, mapping->range.bytes, protection(mapping), MAP_SHARED | MAP_FIXED, pages->file,
+    return mmap((void *)range->at, range->bytes, protection(mapping), MAP_SHARED | MAP_FIXED, pages->file,
                 pages->offset) != MAP_FAILED;
 }
 

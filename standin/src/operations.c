@@ -24,16 +24,6 @@ void operation_end(struct operation *operation) {
     free(operation->uses);
 }
 
-bool operation_uses(const struct operation *operation, uintptr_t at, size_t bytes, bool writes_only) {
-    for (size_t i = 0; i < operation->use_count; i++) {
-        const struct use *use = &operation->uses[i];
-        if (use->at < at + bytes && at < use->at + use->bytes && (use->writes || !writes_only)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 void operation_check(const struct operation *operation, const struct device *device, const char *where) {
     for (size_t i = 0; i < operation->use_count; i++) {
         const struct use *use = &operation->uses[i];

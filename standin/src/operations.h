@@ -32,8 +32,6 @@ void operation_add_use(struct operation *operation, uintptr_t at, size_t bytes, 
 /* A copy of its own, for a graph that is instantiated. */
 struct operation operation_copy(const struct operation *operation);
 void operation_end(struct operation *operation);
-/* Does it use any of these bytes? `writes_only`: in a way that changes them. */
-bool operation_uses(const struct operation *operation, uintptr_t at, size_t bytes, bool writes_only);
 /* May a device do it now? Breaks a rule if not. */
 void operation_check(const struct operation *operation, const struct device *device, const char *where);
 /* Does it. Outside the lock. */

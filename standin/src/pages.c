@@ -37,6 +37,7 @@ static void pages_free(struct pages *pages) {
         device_give(pages->device, pages->bytes);
     }
     handle_free(&pages_handles, (void *)(uintptr_t)pages->handle);
+    history_end(&pages->history);
     free(pages);
 }
 
@@ -104,7 +105,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     REQUIRE(handle != NULL && flags == 0 && bytes > 0 && bytes % settings.granularity == 0, CUDA_ERROR_INVALID_VALUE);
     TRY(pages_check_prop(prop));
     struct pages pages = {.device = device_numbered(prop->location.id), .bytes = bytes, .prop = *prop};
-    REQUIRE(!pages.device->lost, CUDA_ERROR_ILLEGAL_ADDRESS);
     TRY(device_take(pages.device, bytes));
     if (prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE) {
         take_part_of_file(&pages);
@@ -197,6 +197,7 @@ static void forget(void *object, void *data) {
     if (pages->own_file) {
         close(pages->file);
     }
+    history_end(&pages->history);
     free(pages);
 }
 

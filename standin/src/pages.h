@@ -7,6 +7,7 @@
 #define STANDIN_PAGES_H
 
 #include "handles.h"
+#include "hazards.h"
 
 #include <sys/types.h>
 
@@ -26,6 +27,7 @@ struct pages {
     bool own_file;
     bool imported; /* another process's, and not this one's card that pays */
     bool excused;
+    struct history history;
 };
 
 extern struct handles pages_handles;

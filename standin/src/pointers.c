@@ -79,7 +79,9 @@ static CUresult tell(void *value, CUpointer_attribute attribute, uintptr_t at, c
         *(bool *)value = is->on_device && (!is->mapped || is->mapping->pages->prop.allocFlags.gpuDirectRDMACapable);
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)value = !is->known ? 0 : is->mapped ? is->mapping->access[is->device] : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        *(unsigned *)value = !is->known   ? CU_MEM_ACCESS_FLAGS_PROT_NONE
+                             : is->mapped ? is->mapping->access[is->device]
+                                          : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(void **)value = NULL;

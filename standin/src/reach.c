@@ -3,7 +3,8 @@
 #include "allocations.h"
 #include "mappings.h"
 
-static const char *refused_in_allocation(const struct device *device, const struct allocation *allocation, uintptr_t end) {
+static const char *refused_in_allocation(const struct device *device, const struct allocation *allocation,
+                                         uintptr_t end) {
     if (end > allocation->range.at + allocation->range.bytes) {
         return "that goes beyond the allocation";
     }

@@ -2,6 +2,8 @@
 
 #include "calls.h"
 #include "captures.h"
+#include "graphs.h"
+#include "hazards.h"
 #include "worker.h"
 
 struct handles streams = {.kind = "stream"};
@@ -11,38 +13,13 @@ static uint64_t last_id;
 static pthread_key_t thread_end;
 static pthread_once_t thread_end_once = PTHREAD_ONCE_INIT;
 
-/* ---- points ---- */
-
-struct point stream_point(struct stream *stream) {
-    stream->references++;
-    return (struct point){stream, stream->queued};
-}
-
-bool point_past(const struct point *point) {
-    return point->stream == NULL || point->stream->completed >= point->sequence;
-}
-
-void point_wait(const struct point *point) {
-    while (!point_past(point)) {
-        pthread_cond_wait(&point->stream->advanced, &books);
-    }
-}
-
-void point_copy(struct point *to, const struct point *from) {
-    *to = *from;
-    if (to->stream != NULL) {
-        to->stream->references++;
-    }
-}
-
-void point_end(struct point *point) {
-    struct stream *stream = point->stream;
-    point->stream = NULL;
-    if (stream == NULL || --stream->references > 0) {
+void stream_release(struct stream *stream) {
+    if (--stream->references > 0) {
         return;
     }
     pthread_cond_destroy(&stream->arrived);
     pthread_cond_destroy(&stream->advanced);
+    clock_end(&stream->clock);
     free(stream->deps);
     free(stream->declared);
     free(stream);
@@ -53,8 +30,6 @@ void stamp_release(struct stamp *stamp) {
         free(stamp);
     }
 }
-
-/* ---- streams ---- */
 
 static struct stream *stream_new(struct context *context, enum stream_kind kind, bool blocking) {
     struct stream *stream = must_alloc(sizeof *stream);
@@ -113,8 +88,7 @@ static struct stream *stream_of_thread(struct context *context) {
 
 CUresult stream_named(CUstream handle, struct stream **stream) {
     if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
-        *stream = handle_object(&streams, handle);
-        return CUDA_SUCCESS;
+        return handle_look_up(&streams, handle, (void **)stream);
     }
     struct context *context;
     CUresult result = context_current(&context);
@@ -149,39 +123,47 @@ const char *stream_name(const struct stream *stream) {
 
 /* ---- the queue ---- */
 
-static void add_wait(struct work *work, struct stream *stream) {
-    if (stream == NULL || stream->completed == stream->queued) {
+struct work *work_new(void) { return must_alloc(sizeof(struct work)); }
+
+void work_add_wait(struct work *work, const struct point *point) {
+    if (point_past(point)) {
         return;
     }
     work->waits = must_grow(work->waits, (work->wait_count + 1) * sizeof *work->waits);
-    work->waits[work->wait_count++] = stream_point(stream);
+    work->waits[work->wait_count++] = point_copy(point);
+}
+
+/* Orders a stream's next work behind all that another one has. */
+static void come_after(struct stream *stream, struct work *work, struct stream *other) {
+    struct point point = {other, other->queued};
+    work_add_wait(work, &point);
+    clock_add(&stream->clock, &point);
+    clock_merge(&stream->clock, &other->clock);
 }
 
 /* The legacy stream's work comes after all that blocking streams have, and theirs after the legacy stream's. */
-static void add_implicit_waits(struct work *work, struct stream *stream) {
-    if (stream->kind != STREAM_LEGACY) {
-        add_wait(work, stream->blocking ? stream->context->legacy : NULL);
-        return;
+static void come_after_implied(struct stream *stream, struct work *work) {
+    if (stream->blocking && stream->context->legacy != NULL) {
+        come_after(stream, work, stream->context->legacy);
     }
-    for (struct stream *other = stream_list; other != NULL; other = other->next) {
+    for (struct stream *other = stream_list; stream->kind == STREAM_LEGACY && other != NULL; other = other->next) {
         if (other->context == stream->context && other->blocking) {
-            add_wait(work, other);
+            come_after(stream, work, other);
         }
     }
 }
 
-void stream_queue(struct stream *stream, struct operation *operation, struct exec *exec, struct point *waits,
-                  size_t wait_count, struct stamp *stamp) {
-    struct work *work = must_alloc(sizeof *work);
-    if (operation != NULL) {
-        work->operation = *operation;
+void stream_queue(struct stream *stream, struct work *work) {
+    come_after_implied(stream, work);
+    if (work->exec != NULL || work->operation.kind == DO_CALL) {
+        work->before = clock_copy(&stream->clock);
     }
-    work->exec = exec;
-    work->waits = waits;
-    work->wait_count = wait_count;
-    work->stamp = stamp;
-    add_implicit_waits(work, stream);
     work->sequence = ++stream->queued;
+    if (work->exec != NULL) {
+        exec_queued(work->exec, stream);
+    } else {
+        hazards_queued(stream, &work->operation);
+    }
     if (stream->last != NULL) {
         stream->last->next = work;
     } else {
@@ -191,25 +173,15 @@ void stream_queue(struct stream *stream, struct operation *operation, struct exe
     worker_wake(stream);
 }
 
-static bool work_uses(const struct work *work, uintptr_t at, size_t bytes, bool writes_only) {
-    if (work->exec != NULL) {
-        return exec_uses(work->exec, at, bytes, writes_only);
+/* A stream that is leaving the list still counts for what the legacy stream does next. */
+void stream_hand_over(struct stream *stream) {
+    if (stream->context != NULL && stream->blocking) {
+        struct stream *legacy = stream_legacy(stream->context);
+        struct point point = {stream, stream->queued};
+        clock_add(&legacy->clock, &point);
+        clock_merge(&legacy->clock, &stream->clock);
     }
-    return operation_uses(&work->operation, at, bytes, writes_only);
-}
-
-const struct stream *streams_using(uintptr_t at, size_t bytes, const struct device *device, bool writes_only) {
-    for (const struct stream *stream = stream_list; stream != NULL; stream = stream->next) {
-        if ((device != NULL && stream->device != device) || stream->device->lost) {
-            continue;
-        }
-        for (const struct work *work = stream->first; work != NULL; work = work->next) {
-            if (work_uses(work, at, bytes, writes_only)) {
-                return stream;
-            }
-        }
-    }
-    return NULL;
+    clock_end(&stream->clock);
 }
 
 /* ---- all of a context's ---- */
@@ -223,38 +195,42 @@ static bool is_covered(const struct context *context, const struct stream *strea
 }
 
 static void wait_for_covered(const struct context *context, const struct stream *stream) {
-    struct point *points = NULL;
+    struct covered {
+        struct point point;
+        struct clock clock;
+    } *covered = NULL;
     size_t count = 0;
     for (struct stream *other = stream_list; other != NULL; other = other->next) {
         if (is_covered(context, stream, other)) {
-            points = must_grow(points, (count + 1) * sizeof *points);
-            points[count++] = stream_point(other);
+            covered = must_grow(covered, (count + 1) * sizeof *covered);
+            covered[count++] = (struct covered){point_of(other), clock_copy(&other->clock)};
         }
     }
     for (size_t i = 0; i < count; i++) {
-        point_wait(&points[i]);
-        point_end(&points[i]);
+        point_wait(&covered[i].point);
+        clock_observe(&covered[i].clock, covered[i].point.stream, covered[i].point.sequence);
+        point_end(&covered[i].point);
+        clock_end(&covered[i].clock);
     }
-    free(points);
+    free(covered);
 }
+
+void stream_wait(struct stream *stream) { wait_for_covered(stream->context, stream); }
 
 void streams_drain(struct context *context) { wait_for_covered(context, NULL); }
-
-static void stream_retire(struct stream *stream) {
-    if (stream->handle != NULL) {
-        handle_free(&streams, stream->handle);
-        stream->handle = NULL;
-    }
-    if (!stream->ended) {
-        worker_dismiss(stream);
-    }
-}
 
 void streams_drop(struct context *context) {
     for (struct stream *stream = stream_list; stream != NULL; stream = stream->next) {
         if (stream->context == context) {
-            stream_retire(stream);
+            if (stream->handle != NULL) {
+                handle_bury(&streams, stream->handle);
+                stream->handle = NULL;
+            }
+            if (!stream->ended) {
+                worker_dismiss(stream);
+            }
             stream->context = NULL;
+            stream->observed = stream->queued;
         }
     }
     context->legacy = NULL;
@@ -276,7 +252,7 @@ void streams_end(void) {
             pthread_join(stream->worker, NULL);
             stream->has_worker = false;
         }
-        stream->exited = true;
+        stream->context = NULL; /* nothing comes after it */
     }
     streams_forget_workers();
     workers_reap();
@@ -329,11 +305,14 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
 CUresult cuStreamDestroy_v2(CUstream handle) {
     ENTER(cuStreamDestroy_v2);
     REQUIRE(handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD, CUDA_ERROR_INVALID_HANDLE);
-    struct stream *stream = handle_object(&streams, handle);
+    struct stream *stream;
+    TRY(stream_named(handle, &stream));
     TRY(call_refused(&stream->excused));
     captures_leave(stream);
     bool lost = stream->device->lost;
-    stream_retire(stream);
+    handle_free(&streams, handle);
+    stream->handle = NULL;
+    worker_dismiss(stream);
     workers_reap();
     LEAVE(lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
 }
@@ -346,6 +325,7 @@ CUresult cuStreamQuery(CUstream handle) {
     for (const struct stream *other = stream_list; other != NULL; other = other->next) {
         REQUIRE(!is_covered(stream->context, stream, other) || other->completed == other->queued, CUDA_ERROR_NOT_READY);
     }
+    stream_wait(stream); /* which has nothing to wait for */
     LEAVE(CUDA_SUCCESS);
 }
 
@@ -355,7 +335,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
     TRY(stream_in_use(handle, &stream));
     TRY(captures_refuse_stream(stream));
     struct device *device = stream->device;
-    wait_for_covered(stream->context, stream);
+    stream_wait(stream);
     LEAVE(device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
 }
 
@@ -363,7 +343,8 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id) {
     ENTER(cuStreamGetId);
     struct stream *stream;
     REQUIRE(id != NULL, CUDA_ERROR_INVALID_VALUE);
-    TRY(stream_named(handle, &stream));
+    TRY(stream_in_use(handle, &stream));
+    TRY(captures_refuse_captured(stream)); /* measured: even this question ends the capture */
     *id = stream->id;
     LEAVE(CUDA_SUCCESS);
 }

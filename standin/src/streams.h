@@ -6,6 +6,7 @@
 #ifndef STANDIN_STREAMS_H
 #define STANDIN_STREAMS_H
 
+#include "clocks.h"
 #include "contexts.h"
 #include "operations.h"
 
@@ -14,12 +15,6 @@
 struct capture;
 struct node;
 struct exec;
-
-/* All work on a stream up to a number. Holds the stream. */
-struct point {
-    struct stream *stream; /* NULL: nothing */
-    uint64_t sequence;
-};
 
 /* When something was done, for the events that time it. */
 struct stamp {
@@ -35,7 +30,8 @@ struct work {
     struct exec *exec; /* a graph's launch, or NULL */
     struct point *waits;
     size_t wait_count;
-    struct stamp *stamp;
+    struct clock before; /* of a host function: what its start tells the host */
+    struct stamp *stamp; /* or NULL */
 };
 
 enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_OF_THREAD };
@@ -54,6 +50,8 @@ struct stream {
 
     struct work *first, *last;
     uint64_t queued, completed;
+    uint64_t observed; /* the host has seen this much complete */
+    struct clock clock;
     pthread_cond_t arrived;   /* there is work, or the end */
     pthread_cond_t advanced;  /* `completed` has grown */
     pthread_t worker;
@@ -77,24 +75,23 @@ CUresult stream_named(CUstream handle, struct stream **stream);
 CUresult stream_in_use(CUstream handle, struct stream **stream);
 struct stream *stream_legacy(struct context *context);
 
-/* Queues work behind what there is. Takes the operation, and the waits. */
-void stream_queue(struct stream *stream, struct operation *operation, struct exec *exec, struct point *waits,
-                  size_t wait_count, struct stamp *stamp);
-
-struct point stream_point(struct stream *stream);
-bool point_past(const struct point *point);
-/* Waits until it is past; lets go of the lock meanwhile. */
-void point_wait(const struct point *point);
-void point_copy(struct point *to, const struct point *from);
-void point_end(struct point *point);
+/* Work that does nothing yet, waits for nothing, and is nowhere. */
+struct work *work_new(void);
+/* Work waits for this before it is done. */
+void work_add_wait(struct work *work, const struct point *point);
+/* Queues work behind what there is. Takes it. */
+void stream_queue(struct stream *stream, struct work *work);
+/* Waits for what is queued now, and has seen it complete then. */
+void stream_wait(struct stream *stream);
+void stream_release(struct stream *stream);
+/* What is known of a stream's order when it leaves the list. */
+void stream_hand_over(struct stream *stream);
 void stamp_release(struct stamp *stamp);
 
 /* Waits for all work now queued in a context. */
 void streams_drain(struct context *context);
 /* Takes all streams of a context away. */
 void streams_drop(struct context *context);
-/* The stream with queued work that uses these bytes, or NULL. `device`: of that device only. */
-const struct stream *streams_using(uintptr_t at, size_t bytes, const struct device *device, bool writes_only);
 /* What to call it in a message. The buffer is the thread's. */
 const char *stream_name(const struct stream *stream);
 /* Ends all workers, without doing what is still queued. */

@@ -20,6 +20,7 @@ void work_end(struct work *work) {
         point_end(&work->waits[i]);
     }
     free(work->waits);
+    clock_end(&work->before);
     stamp_release(work->stamp);
     if (work->exec != NULL) {
         exec_release(work->exec);
@@ -39,6 +40,10 @@ static bool is_off(const struct stream *stream) { return abandoned || stream->de
 static void perform(struct stream *stream, struct work *work) {
     for (size_t i = 0; i < work->wait_count; i++) {
         wait_for(&work->waits[i]);
+    }
+    if (!is_off(stream) && (work->exec != NULL || work->operation.kind == DO_CALL)) {
+        /* A host function may tell the program that it is running, and so that all before it is done. */
+        clock_observe(&work->before, stream, work->sequence - 1);
     }
     if (!is_off(stream) && work->exec != NULL) {
         exec_run(work->exec, stream);
@@ -120,8 +125,8 @@ void workers_reap(void) {
             /* It has nothing left to do that needs the lock. */
             pthread_join(stream->worker, NULL);
         }
-        struct point point = {stream, 0};
-        point_end(&point);
+        stream_hand_over(stream);
+        stream_release(stream);
     }
 }
 

@@ -281,6 +281,32 @@ static void these_calls_are_unsafe(void) {
     tear_down();
 }
 
+/* A relaxed thread frees during a capture, and that waits for all work but the captured. */
+static void freeing_beside_a_capture(void) {
+    set_up(0);
+    CUstream other = stream_of(CU_STREAM_NON_BLOCKING);
+    CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUdeviceptr allocated;
+    void *pinned;
+    OK(cuThreadExchangeStreamCaptureMode(&own));
+    capture(s, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    OK(cuMemsetD8Async(at, 1, PAGE, s));
+    for (int i = 0; i < 100; i++) {
+        OK(cuMemsetD8Async(at, 2, PAGE, other));
+    }
+    OK(cuMemAlloc_v2(&allocated, 64));
+    OK(cuMemFree_v2(allocated));
+    OK(cuStreamQuery(other));
+    OK(cuMemsetD8Async(at, 3, PAGE, other));
+    OK(cuMemHostAlloc(&pinned, 64, 0));
+    OK(cuMemFreeHost(pinned));
+    IS(bytes_at(at)[0], 3);
+    OK(cuThreadExchangeStreamCaptureMode(&own));
+    end_capture_with(s, CUDA_SUCCESS);
+    OK(cuStreamDestroy_v2(other));
+    tear_down();
+}
+
 /* Address ranges, pages, mappings and access are nobody's in a capture (measured). */
 static void virtual_memory_is_safe(void) {
     set_up(0);
@@ -313,6 +339,22 @@ static void a_capturing_stream_cannot_be_waited_for(void) {
     capture(s, CU_STREAM_CAPTURE_MODE_RELAXED);
     IS(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     end_capture_with(s, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    tear_down();
+}
+
+/* Measured, in every mode. */
+static void the_id_of_a_capturing_stream(void) {
+    set_up(0);
+    unsigned long long id;
+    for (int mode = 0; mode < 3; mode++) {
+        capture(s, (CUstreamCaptureMode)mode);
+        IS(cuStreamGetId(s, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        end_capture_with(s, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        capture(s, (CUstreamCaptureMode)mode);
+        IS(cuStreamGetId(NULL, &id), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        end_capture_with(s, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    OK(cuStreamGetId(s, &id));
     tear_down();
 }
 
@@ -418,11 +460,14 @@ static const struct trial trials[] = {
     {"forks_and_joins", forks_and_joins, WELL, NULL, {NULL}},
     {"a_fork_must_be_joined", a_fork_must_be_joined, WELL, NULL, {NULL}},
     {"beginning_and_ending_wrongly", beginning_and_ending_wrongly, WELL, NULL, {NULL}},
-    {"only_a_relaxed_capture_ends_on_another_thread", only_a_relaxed_capture_ends_on_another_thread, WELL, NULL, {NULL}},
+    {"only_a_relaxed_capture_ends_on_another_thread", only_a_relaxed_capture_ends_on_another_thread, WELL, NULL,
+     {NULL}},
     {"unsafe_calls_by_mode_and_thread", unsafe_calls_by_mode_and_thread, WELL, NULL, {NULL}},
     {"these_calls_are_unsafe", these_calls_are_unsafe, WELL, NULL, {NULL}},
+    {"freeing_beside_a_capture", freeing_beside_a_capture, WELL, NULL, {NULL}},
     {"virtual_memory_is_safe", virtual_memory_is_safe, WELL, NULL, {NULL}},
     {"a_capturing_stream_cannot_be_waited_for", a_capturing_stream_cannot_be_waited_for, WELL, NULL, {NULL}},
+    {"the_id_of_a_capturing_stream", the_id_of_a_capturing_stream, WELL, NULL, {NULL}},
     {"the_legacy_stream_beside_a_blocking_capture", the_legacy_stream_beside_a_blocking_capture, WELL, NULL, {NULL}},
     {"captures_do_not_mix", captures_do_not_mix, WELL, NULL, {NULL}},
     {"a_graph_runs_one_launch_at_a_time", a_graph_runs_one_launch_at_a_time, WELL, NULL, {NULL}},

@@ -87,10 +87,18 @@ static void a_primary_context_is_retained_and_reset(void) {
     OK(cuCtxGetId(context, &after));
     CHECK(before != after);
     IS(cuMemFree_v2(at), CUDA_ERROR_INVALID_VALUE);
-    /* The old handles are free. */
-    CHECK(event_of(0) == e && stream_of(0) == s);
-    OK(cuEventDestroy_v2(e));
-    OK(cuStreamDestroy_v2(s));
+    /* What was in it is remembered to have been, even now. */
+    CUstreamCaptureStatus status;
+    IS(cuEventQuery(e), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuEventSynchronize(e), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuEventRecord(e, NULL), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuEventDestroy_v2(e), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuStreamGetId(s, &after), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuStreamIsCapturing(s, &status), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuStreamSynchronize(s), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    IS(cuStreamDestroy_v2(s), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    CHECK(event_of(0) != e && stream_of(0) != s);
+    OK(cuDevicePrimaryCtxReset_v2(0));
     unmapped(from_pages, PAGE);
     OK(cuDevicePrimaryCtxRelease_v2(0));
     OK(cuDevicePrimaryCtxRelease_v2(0));

@@ -147,12 +147,21 @@ static void a_lost_device(void) {
     IS(cuEventCreate(&made, 0), CUDA_ERROR_ILLEGAL_ADDRESS);
     IS(cuLaunchHostFunc(s, gate_work, &gate), CUDA_ERROR_ILLEGAL_ADDRESS);
     IS(cuMemAlloc_v2(&more, 64), CUDA_ERROR_ILLEGAL_ADDRESS);
-    IS(cuMemCreate(&handle, PAGE, &prop, 0), CUDA_ERROR_ILLEGAL_ADDRESS);
+    unsigned long long id;
+    CUstreamCaptureStatus status;
+    IS(cuStreamGetId(s, &id), CUDA_ERROR_ILLEGAL_ADDRESS);
+    IS(cuStreamIsCapturing(s, &status), CUDA_ERROR_ILLEGAL_ADDRESS);
+    IS(cuStreamWaitEvent(s, e, 0), CUDA_ERROR_ILLEGAL_ADDRESS);
+    OK(cuMemCreate(&handle, PAGE, &prop, 0));
+    OK(cuMemRelease(handle));
     IS(cuMemFree_v2(allocated), CUDA_ERROR_ILLEGAL_ADDRESS);
     /* Memory can still be given back, although work was queued that uses it: it never runs. */
     unmapped(at, PAGE);
     IS(cuEventDestroy_v2(e), CUDA_ERROR_ILLEGAL_ADDRESS); /* and gone */
     IS(cuStreamDestroy_v2(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CUcontext context;
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    IS(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_ILLEGAL_ADDRESS);
     standin_reset_device(0);
     IS(cuStreamQuery(NULL), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     OK(cuDevicePrimaryCtxRelease_v2(0));

@@ -245,6 +245,34 @@ static void bad_arguments(void) {
     end();
 }
 
+/* Streams and events that have a context need no current one; making them and the built-in streams do. */
+static void without_a_current_context(void) {
+    CUcontext context = begin();
+    CUstream s = stream_of(0);
+    CUevent e = event_of(CU_EVENT_DISABLE_TIMING), made;
+    CUstreamCaptureStatus status;
+    unsigned long long id;
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuEventRecord(e, s));
+    OK(cuStreamWaitEvent(s, e, 0));
+    OK(cuEventSynchronize(e));
+    OK(cuEventQuery(e));
+    OK(cuStreamSynchronize(s));
+    OK(cuStreamGetId(s, &id));
+    OK(cuStreamIsCapturing(s, &status));
+    IS(cuEventCreate(&made, 0), CUDA_ERROR_INVALID_CONTEXT);
+    IS(cuEventRecord(e, NULL), CUDA_ERROR_INVALID_CONTEXT);
+    IS(cuStreamGetId(NULL, &id), CUDA_ERROR_INVALID_CONTEXT);
+    IS(cuStreamIsCapturing(CU_STREAM_PER_THREAD, &status), CUDA_ERROR_INVALID_CONTEXT);
+    CUdeviceptr at = mapped(PAGE);
+    IS(cuMemsetD8Async(at, 1, 1, s), CUDA_ERROR_INVALID_CONTEXT);
+    unmapped(at, PAGE);
+    OK(cuEventDestroy_v2(e));
+    OK(cuStreamDestroy_v2(s));
+    OK(cuCtxSetCurrent(context));
+    end();
+}
+
 static void an_event_stays_with_its_context(void) {
     begin();
     CUcontext second;
@@ -273,6 +301,7 @@ static const struct trial trials[] = {
     {"events_measure_time", events_measure_time, WELL, NULL, {NULL}},
     {"host_functions_may_make_no_calls", host_functions_may_make_no_calls, WELL, NULL, {NULL}},
     {"bad_arguments", bad_arguments, WELL, NULL, {NULL}},
+    {"without_a_current_context", without_a_current_context, WELL, NULL, {NULL}},
     {"an_event_stays_with_its_context", an_event_stays_with_its_context, WELL, NULL, {NULL}},
 };
 MAIN(trials)

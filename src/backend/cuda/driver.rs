@@ -356,6 +356,17 @@ impl Driver {
         }
     }
 
+    /// The same for a call that names a stream: that the driver does not know a handle is said of the stream.
+    #[cold]
+    pub(super) fn stream_error(&self, call: &str, code: Code) -> BackendError {
+        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
+        const INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
+        match (self.error(call, code), code) {
+            (BackendError::Other(why), INVALID_VALUE | INVALID_HANDLE) => BackendError::InvalidStream(why),
+            (error, _) => error,
+        }
+    }
+
     /// A result in words: "cuMemMap: 1 CUDA_ERROR_INVALID_VALUE (invalid argument)".
     fn text(&self, call: &str, code: Code) -> String {
         format!(

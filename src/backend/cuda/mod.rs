@@ -11,6 +11,7 @@
 //! Locks, which nest in this order: `memory` of one backend; those of [`streams`] and [`context`]. Calls that name a
 //! stream take `memory` never.
 
+mod captures;
 mod context;
 mod driver;
 pub mod hooks;
@@ -249,6 +250,10 @@ impl Backend for CudaBackend {
 
     fn usable(&self) -> bool {
         driver::usable()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.streams.is_lost()
     }
 
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {

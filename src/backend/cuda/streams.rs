@@ -17,14 +17,14 @@
 //!
 //! Locks: `contexts`, for a look at the list or to add to it.
 
+use super::captures::{self, Capturing};
 use super::context::{self, Context, Entered, Identity, enter};
 use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::BackendError;
-use crate::base::units::{CaptureId, StreamHandle, StreamId, Timeline};
-use cuda_driver_sys::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus};
+use crate::base::units::{StreamHandle, StreamId, Timeline};
+use cuda_driver_sys::{CUcontext, CUstream};
 use std::cell::Cell;
-use std::ffi::c_uint;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -55,15 +55,6 @@ fn thread() -> u64 {
         }
         number.get()
     })
-}
-
-/// What work queued on a stream goes into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Capturing {
-    No,
-    /// The legacy stream, which cannot be used while another stream is captured.
-    ByOther,
-    Into(CaptureId),
 }
 
 /// The contexts whose streams a pool knows; the first is that of its own device.
@@ -102,6 +93,11 @@ impl Streams {
     /// The pool's own context.
     pub(super) fn own(&self) -> Result<Arc<Context>, BackendError> {
         self.context(0).ok_or(BackendError::Unloaded)
+    }
+
+    /// Is the pool's own context lost?
+    pub(super) fn is_lost(&self) -> bool {
+        self.own.alive().is_err()
     }
 
     /// All contexts known.
@@ -184,7 +180,7 @@ impl Streams {
             PER_THREAD => {
                 let (serial, _current) = self.built_in()?;
                 let id = StreamId(BUILT_IN | serial << 32 | thread());
-                let capture = match self.capturing(handle(stream))? {
+                let capture = match self.capturing(stream)? {
                     Capturing::Into(capture) => Some(capture),
                     Capturing::No | Capturing::ByOther => None,
                 };
@@ -195,7 +191,7 @@ impl Streams {
     }
 
     fn ordinary(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
-        if let Capturing::Into(capture) = self.capturing(handle(stream))? {
+        if let Capturing::Into(capture) = self.capturing(stream)? {
             return Ok(Timeline {
                 stream: StreamId(CAPTURED | stream.0 as u64),
                 capture: Some(capture),
@@ -256,58 +252,22 @@ impl Streams {
 
     #[cold]
     fn error(&self, call: &str, code: Code) -> BackendError {
-        const INVALID_HANDLE: Code = CUresult::CUDA_ERROR_INVALID_HANDLE as Code;
-        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
-        match (self.driver.error(call, code), code) {
-            (BackendError::Other(why), INVALID_HANDLE | INVALID_VALUE) => BackendError::InvalidStream(why),
-            (error @ BackendError::Lost(_), _) => {
-                // of which context, these calls do not say
-                for context in self.contexts() {
-                    let _ = context.probe();
-                }
-                error
-            }
-            (error, _) => error,
-        }
+        self.blame(self.driver.stream_error(call, code))
     }
 
-    /// Asks a stream for its capture, the one thing that may be asked of any stream at any time.
-    fn capturing(&self, stream: CUstream) -> Result<Capturing, BackendError> {
-        const IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
-        const NONE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
-        const ACTIVE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint;
-        let Some(is_capturing) = self.driver.symbols.stream_is_capturing else {
-            return Ok(Capturing::No); // no capture is older than this call
-        };
-        let mut status = NONE;
-        // SAFETY: the caller's stream; the variable is ours.
-        let code = unsafe { is_capturing(stream, &raw mut status) };
-        if code == IMPLICIT {
-            return Ok(Capturing::ByOther);
+    /// Finds out which context is lost, if one is: a call that names a stream does not say.
+    #[cold]
+    fn blame(&self, error: BackendError) -> BackendError {
+        if matches!(error, BackendError::Lost(_)) {
+            for context in self.contexts() {
+                let _ = context.probe();
+            }
         }
-        self.check("cuStreamIsCapturing", code)?;
-        if status == NONE {
-            return Ok(Capturing::No);
-        }
-        let (mut status, mut capture) = (status, 0);
-        if status == ACTIVE {
-            let Some(get_info) = self.driver.symbols.stream_get_capture_info else {
-                return Err(BackendError::NotSupported(format!(
-                    "memory for a stream that is being captured needs CUDA 10.1; this driver is for {}",
-                    self.driver.version()
-                )));
-            };
-            // SAFETY: as above.
-            let code = unsafe { get_info(stream, &raw mut status, &raw mut capture) };
-            self.check("cuStreamGetCaptureInfo", code)?;
-        }
-        match status {
-            NONE => Ok(Capturing::No),
-            ACTIVE => Ok(Capturing::Into(CaptureId(capture))),
-            _ => Err(BackendError::Capturing(
-                "its capture was invalidated; end it before the stream is used again".into(),
-            )),
-        }
+        error
+    }
+
+    fn capturing(&self, stream: StreamHandle) -> Result<Capturing, BackendError> {
+        captures::capturing(self.driver, stream).map_err(|error| self.blame(error))
     }
 
     /// The stream, if an event may be recorded on it or waited for by it now.
@@ -320,14 +280,9 @@ impl Streams {
                     now => self.place(now)?,
                 };
                 let current = (now == 0).then(|| context.enter()).transpose()?;
-                (
-                    place,
-                    Some(context),
-                    current,
-                    handle(StreamHandle(stream.0.max(LEGACY))),
-                )
+                (place, Some(context), current, StreamHandle(stream.0.max(LEGACY)))
             }
-            _ => (0, None, None, handle(stream)),
+            _ => (0, None, None, stream),
         };
         if self.capturing(named)? != Capturing::No {
             return Err(BackendError::Capturing(format!(
@@ -340,7 +295,7 @@ impl Streams {
         };
         context.alive()?;
         Ok(Usable {
-            stream: named,
+            stream: handle(named),
             context,
             place,
             _current: current,
