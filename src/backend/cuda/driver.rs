@@ -176,12 +176,16 @@ impl Library {
     }
 }
 
+/// `cuGetProcAddress` as it has been since CUDA 12.0, and as it was since 11.3.
+type GetV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code;
+type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+
 /// Finds entry points as the driver's version has them.
 struct Lookup<'a> {
     library: &'a Library,
     version: c_int,
-    get_v2: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code>,
-    get: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code>,
+    get_v2: Option<GetV2>,
+    get: Option<Get>,
 }
 
 impl Lookup<'_> {
@@ -193,10 +197,12 @@ impl Lookup<'_> {
         Lookup {
             library,
             version,
-            // SAFETY: the types that these two have had since they appeared, in CUDA 12.0 and 11.3.
-            get_v2: unsafe { std::mem::transmute(since(12000, "cuGetProcAddress_v2")) },
+            // SAFETY: NULL, or the function of that name, whose documented type this is.
+            get_v2: unsafe {
+                std::mem::transmute::<*mut c_void, Option<GetV2>>(since(12000, "cuGetProcAddress_v2"))
+            },
             // SAFETY: as above.
-            get: unsafe { std::mem::transmute(since(11030, "cuGetProcAddress")) },
+            get: unsafe { std::mem::transmute::<*mut c_void, Option<Get>>(since(11030, "cuGetProcAddress")) },
         }
     }
 
