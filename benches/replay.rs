@@ -2,7 +2,9 @@
 //! stream for each of the trace's: what the pool itself costs, how much
 //! it holds, and what its page calls would cost on a GPU.
 //!
-//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] FILE.trace.gz...`
+//! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] [--one-page]
+//! [--with-addresses] FILE.trace.gz...`; with `--one-page` every block lies in one page, with `--with-addresses`
+//! memory comes with its address.
 
 use flate2::read::GzDecoder;
 use std::io::Read;
@@ -103,16 +105,18 @@ fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f
 }
 
 /// Milliseconds of page calls at the prices measured on an H200 (docs/design.md).
-fn priced(now: &Stats, before: &Stats) -> f64 {
-    let micros = 7.0 * (now.page_creates - before.page_creates) as f64
+fn priced(now: &Stats, before: &Stats, with_addresses: bool) -> f64 {
+    let (create, release) = if with_addresses { (28.0, 28.0) } else { (7.0, 8.0) };
+    let micros = create * (now.page_creates - before.page_creates) as f64
         + 19.5 * (now.maps - before.maps) as f64
         + 13.0 * (now.unmaps - before.unmaps) as f64
-        + 8.0 * (now.page_releases - before.page_releases) as f64;
+        + release * (now.page_releases - before.page_releases) as f64;
     micros / 1000.0
 }
 
 fn main() {
     let (mut capacity, mut replays, mut check, mut files, mut host) = (None, 5, false, Vec::new(), false);
+    let mut with_addresses = false;
     let mut config = Config::default();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -123,6 +127,8 @@ fn main() {
             "--slack" => config.slack = value().parse().expect("a share"),
             "--check" => check = true,
             "--host" => host = true,
+            "--one-page" => config.blocks_in_one_page = true,
+            "--with-addresses" => with_addresses = true,
             "--bench" => {}
             _ => files.push(arg),
         }
@@ -146,6 +152,8 @@ fn main() {
         let trace = load(path);
         let backend: std::sync::Arc<dyn Backend> = if host {
             HostBackend::new().expect("host memory")
+        } else if with_addresses {
+            Counting::with_addresses(check)
         } else {
             Counting::new(check)
         };
@@ -177,7 +185,7 @@ fn main() {
                 now.maps - before.maps,
                 now.unmaps - before.unmaps,
                 now.pages_moved - before.pages_moved,
-                priced(&now, &before),
+                priced(&now, &before, with_addresses),
                 failed
             );
             before = now;

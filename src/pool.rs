@@ -5,6 +5,7 @@
 //! under `grow` or under none, never under `heap`, so a request that hits never waits for the driver. What
 //! was read under `heap` is read again after a call.
 
+mod apart;
 mod miss;
 mod order;
 mod release;
@@ -79,6 +80,10 @@ pub struct Pool {
     grow: Ranked<Growth>,
     heap: Ranked<Heap>,
     ended: AtomicBool,
+    /// Every block lies in one page.
+    apart: bool,
+    /// Pages come with their addresses.
+    placed: bool,
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
 }
@@ -105,12 +110,14 @@ impl Pool {
                 config.initial_bytes, config.max_bytes
             )));
         }
+        let mut heap = Heap::new(slot, config.reuse, config.release_threshold);
+        heap.placed = backend.pages_have_addresses();
+        heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
-            heap: Ranked::new(
-                Rank::Heap,
-                Heap::new(slot, config.reuse, config.release_threshold),
-            ),
+            apart: heap.apart,
+            placed: heap.placed,
+            heap: Ranked::new(Rank::Heap, heap),
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),

@@ -5,7 +5,7 @@ mod common;
 
 use common::program::STREAMS;
 use common::sim::{FIRST_STREAM, Moment, Sim};
-use common::{M, config};
+use common::{M, Pages, config};
 use std::sync::Arc;
 use weir::backend::BackendError;
 use weir::backend::fault::Faulty;
@@ -64,8 +64,8 @@ fn handle(stream: usize) -> StreamHandle {
 }
 
 impl World {
-    fn new(config: Config, mapping_limit: u64) -> World {
-        let sim = Sim::new(STREAMS);
+    fn new(pages: Pages, config: Config, mapping_limit: u64) -> World {
+        let sim = Sim::over(pages.memory(), STREAMS);
         sim.set_mapping_limit(mapping_limit);
         let faulty = Faulty::new(Arc::clone(&sim) as _);
         let pool = Pool::new(config, Arc::clone(&faulty) as _).expect("a pool");
@@ -201,7 +201,7 @@ impl World {
 
 /// Runs a program while some call fails. True if one did.
 fn run(program: &Program, plan: impl FnOnce(&Faulty)) -> bool {
-    let mut world = World::new(program.config.clone(), program.mapping_limit);
+    let mut world = World::new(program.pages, program.config.clone(), program.mapping_limit);
     plan(&world.faulty);
     for step in &program.steps {
         if let Err(error) = world.apply(step) {
@@ -224,6 +224,7 @@ fn run(program: &Program, plan: impl FnOnce(&Faulty)) -> bool {
 
 struct Program {
     name: &'static str,
+    pages: Pages,
     config: Config,
     mapping_limit: u64,
     steps: Vec<Step>,
@@ -232,13 +233,31 @@ struct Program {
 fn program(name: &'static str, steps: Vec<Step>) -> Program {
     Program {
         name,
+        pages: Pages::Movable,
         config: config(),
         mapping_limit: 1 << 20,
         steps,
     }
 }
 
+/// The same programs with each kind of pages.
 fn programs() -> Vec<Program> {
+    let with = |pages| {
+        programs_for_any_pages().into_iter().map(move |mut program| {
+            program.pages = pages;
+            program.config.blocks_in_one_page = pages == Pages::Apart;
+            if pages != Pages::Movable && program.config.max_bytes > 0 {
+                // a failure may put a block elsewhere, and what is free must be whole pages
+                let last = program.steps.len() - 1;
+                program.steps.splice(last..last, [Free(3), Free(4)]);
+            }
+            program
+        })
+    };
+    Pages::ALL.into_iter().flat_map(with).collect()
+}
+
+fn programs_for_any_pages() -> Vec<Program> {
     let small = program(
         "small blocks, batches, a warm-up",
         vec![
@@ -349,7 +368,7 @@ fn errors() -> [BackendError; 3] {
 #[test]
 fn programs_run_without_faults() {
     for program in programs() {
-        println!("{}", program.name);
+        println!("{}, {:?}", program.name, program.pages);
         assert!(!run(&program, |_| ()));
     }
 }
@@ -362,7 +381,7 @@ fn each_call_fails_once() {
             while run(&program, |faulty| faulty.fail_nth(n, error.clone())) {
                 n += 1;
             }
-            println!("{}: {} calls, {error}", program.name, n - 1);
+            println!("{}, {:?}: {} calls, {error}", program.name, program.pages, n - 1);
             assert!(n > 10);
         }
     }

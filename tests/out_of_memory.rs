@@ -4,7 +4,7 @@ mod common;
 
 use common::real::{Recorded, Stream, alone, end, eventually, pool, synchronize};
 use common::sim::{FIRST_STREAM, Sim};
-use common::{K, M, SLOT, config, limited};
+use common::{K, M, Pages, SLOT, config, limited};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -21,7 +21,16 @@ const HOST: StreamHandle = StreamHandle(0);
 
 /// A pool without streams or memory, and its books.
 fn bare(config: Config) -> (Pool, Arc<Faulty>) {
-    let faulty = Faulty::new(Counting::new(true));
+    bare_with(Pages::Movable, config)
+}
+
+/// The same with these pages.
+fn bare_with(pages: Pages, config: Config) -> (Pool, Arc<Faulty>) {
+    let faulty = Faulty::new(pages.memory());
+    let config = Config {
+        blocks_in_one_page: pages == Pages::Apart,
+        ..config
+    };
     let pool = Pool::new(config, Arc::clone(&faulty) as _).expect("a pool");
     (pool, faulty)
 }
@@ -35,26 +44,28 @@ fn shortage(error: Error) -> Shortage {
 
 #[test]
 fn the_limit_is_a_limit_at_every_moment() {
-    // blocks of every size come and go just below the limit: no transient page above it
-    for limit in [2 * M, 6 * M + 123, 100 * M, 1 << 30] {
-        let (pool, faulty) = bare(limited(limit));
-        let mut blocks = Vec::new();
-        for round in 0..400u64 {
-            let bytes = (round * 0x9E37_79B9 % (limit / 3)).max(1);
-            match pool.alloc(bytes, 0, HOST) {
-                Ok(at) => blocks.push(at),
-                Err(error) => {
-                    assert_eq!(shortage(error).limit, limit);
-                    pool.free(blocks.remove(blocks.len() / 2), HOST)
-                        .expect("a live block");
+    for pages in Pages::ALL {
+        // blocks of every size come and go just below the limit: no transient page above it
+        for limit in [2 * M, 6 * M + 123, 100 * M, 1 << 30] {
+            let (pool, faulty) = bare_with(pages, limited(limit));
+            let mut blocks = Vec::new();
+            for round in 0..400u64 {
+                let bytes = (round * 0x9E37_79B9 % (limit / 3)).max(1);
+                match pool.alloc(bytes, 0, HOST) {
+                    Ok(at) => blocks.push(at),
+                    Err(error) => {
+                        assert_eq!(shortage(error).limit, limit);
+                        pool.free(blocks.remove(blocks.len() / 2), HOST)
+                            .expect("a live block");
+                    }
                 }
+                assert!(faulty.peak_created_bytes() <= limit);
             }
-            assert!(faulty.peak_created_bytes() <= limit);
+            for at in blocks {
+                pool.free(at, HOST).expect("a live block");
+            }
+            end(pool, &faulty);
         }
-        for at in blocks {
-            pool.free(at, HOST).expect("a live block");
-        }
-        end(pool, &faulty);
     }
 }
 
@@ -86,34 +97,36 @@ fn initial_bytes_count_against_the_limit() {
 
 #[test]
 fn a_failure_names_the_numbers_and_changes_nothing() {
-    let (pool, faulty) = bare(limited(64 * M));
-    let kept = pool.alloc(20 * M, 0, HOST).expect("a block");
-    let error = pool.alloc(60 * M, 0, HOST).expect_err("too much");
-    let text = error.to_string();
-    for part in [
-        "60.00 MiB (62914560 B)",
-        "used 20.00 MiB",
-        "limit 64.00 MiB",
-        "stream 0x0",
-        "raise max_bytes",
-    ] {
-        assert!(text.contains(part), "{part} is not in: {text}");
+    for pages in Pages::ALL {
+        let (pool, faulty) = bare_with(pages, limited(64 * M));
+        let kept = pool.alloc(20 * M, 0, HOST).expect("a block");
+        let error = pool.alloc(60 * M, 0, HOST).expect_err("too much");
+        let text = error.to_string();
+        for part in [
+            "60.00 MiB (62914560 B)",
+            "used 20.00 MiB",
+            "limit 64.00 MiB",
+            "stream 0x0",
+            "raise max_bytes",
+        ] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        let numbers = shortage(error);
+        assert_eq!(
+            (numbers.asked, numbers.used, numbers.limit),
+            (60 * M, 20 * M, 64 * M)
+        );
+        assert_eq!(numbers.backend, "", "the limit stopped it");
+        let stats = pool.stats().expect("stats");
+        assert_eq!((stats.used, stats.failures), (20 * M, 1));
+        pool.validate();
+        // the next smaller one succeeds
+        let next = pool.alloc(44 * M, 0, HOST).expect("44 MiB are left");
+        assert_eq!(pool.stats().expect("stats").reserved, 64 * M);
+        pool.free(next, HOST).expect("a live block");
+        pool.free(kept, HOST).expect("a live block");
+        end(pool, &faulty);
     }
-    let numbers = shortage(error);
-    assert_eq!(
-        (numbers.asked, numbers.used, numbers.limit),
-        (60 * M, 20 * M, 64 * M)
-    );
-    assert_eq!(numbers.backend, "", "the limit stopped it");
-    let stats = pool.stats().expect("stats");
-    assert_eq!((stats.used, stats.failures), (20 * M, 1));
-    pool.validate();
-    // the next smaller one succeeds
-    let next = pool.alloc(44 * M, 0, HOST).expect("44 MiB are left");
-    assert_eq!(pool.stats().expect("stats").reserved, 64 * M);
-    pool.free(next, HOST).expect("a live block");
-    pool.free(kept, HOST).expect("a live block");
-    end(pool, &faulty);
 }
 
 #[test]
@@ -155,47 +168,51 @@ fn what_can_never_be_served_is_refused_without_a_call() {
 
 #[test]
 fn a_full_device_is_like_a_limit() {
-    let (pool, faulty) = bare(config());
-    faulty.set_capacity(70 * M);
-    let kept = pool.alloc(20 * M, 0, HOST).expect("a block");
-    let before = pool.stats().expect("stats").reserved;
-    let numbers = shortage(pool.alloc(60 * M, 0, HOST).expect_err("too much"));
-    assert!(numbers.backend.contains("capacity"), "{numbers:?}");
-    let after = pool.stats().expect("stats").reserved;
-    assert!(
-        after <= before,
-        "{after} B kept of a device that others need, {before} B before"
-    );
-    // to the last page
-    let mut blocks = vec![kept];
-    while let Ok(at) = pool.alloc(SLOT, 0, HOST) {
-        blocks.push(at);
+    for pages in Pages::ALL {
+        let (pool, faulty) = bare_with(pages, config());
+        faulty.set_capacity(70 * M);
+        let kept = pool.alloc(20 * M, 0, HOST).expect("a block");
+        let before = pool.stats().expect("stats").reserved;
+        let numbers = shortage(pool.alloc(60 * M, 0, HOST).expect_err("too much"));
+        assert!(numbers.backend.contains("capacity"), "{numbers:?}");
+        let after = pool.stats().expect("stats").reserved;
+        assert!(
+            after <= before,
+            "{after} B kept of a device that others need, {before} B before"
+        );
+        // to the last page
+        let mut blocks = vec![kept];
+        while let Ok(at) = pool.alloc(SLOT, 0, HOST) {
+            blocks.push(at);
+        }
+        assert_eq!(pool.stats().expect("stats").used, 70 * M);
+        for at in blocks {
+            pool.free(at, HOST).expect("a live block");
+        }
+        // what is free is found whatever its pages
+        let all = pool.alloc(70 * M, 0, HOST).expect("all of it");
+        pool.free(all, HOST).expect("a live block");
+        end(pool, &faulty);
     }
-    assert_eq!(pool.stats().expect("stats").used, 70 * M);
-    for at in blocks {
-        pool.free(at, HOST).expect("a live block");
-    }
-    // what is free is found whatever its pages
-    let all = pool.alloc(70 * M, 0, HOST).expect("all of it");
-    pool.free(all, HOST).expect("a live block");
-    end(pool, &faulty);
 }
 
 #[test]
 fn a_batch_is_all_or_nothing() {
-    let (pool, faulty) = bare(limited(64 * M));
-    let mut out = [Addr(0); 4];
-    let sizes = [100, 30 * M, 200 * K, 60 * M];
-    shortage(pool.alloc_batch(&sizes, HOST, &mut out).expect_err("too much"));
-    assert_eq!(out, [Addr(0); 4]);
-    let stats = pool.stats().expect("stats");
-    assert_eq!((stats.used, stats.allocations, stats.frees), (0, 0, 0));
-    pool.validate();
-    pool.alloc_batch(&sizes[..3], HOST, &mut out[..3]).expect("fits");
-    for at in &out[..3] {
-        pool.free(*at, HOST).expect("a live block");
+    for pages in Pages::ALL {
+        let (pool, faulty) = bare_with(pages, limited(64 * M));
+        let mut out = [Addr(0); 4];
+        let sizes = [100, 30 * M, 200 * K, 60 * M];
+        shortage(pool.alloc_batch(&sizes, HOST, &mut out).expect_err("too much"));
+        assert_eq!(out, [Addr(0); 4]);
+        let stats = pool.stats().expect("stats");
+        assert_eq!((stats.used, stats.allocations, stats.frees), (0, 0, 0));
+        pool.validate();
+        pool.alloc_batch(&sizes[..3], HOST, &mut out[..3]).expect("fits");
+        for at in &out[..3] {
+            pool.free(*at, HOST).expect("a live block");
+        }
+        end(pool, &faulty);
     }
-    end(pool, &faulty);
 }
 
 // The order of a miss.
@@ -433,49 +450,53 @@ fn an_event_that_is_synchronised_with_releases_too() {
 
 #[test]
 fn squeeze_makes_one_call_or_two_a_page() {
-    // however many there are: the way through the free pages is linear
-    for pages in [100u64, 1000, 10_000] {
-        let (pool, faulty) = bare(limited(2 * pages * SLOT));
-        let mut blocks: Vec<Addr> = (0..pages)
-            .map(|_| pool.alloc(SLOT, 0, HOST).expect("a block"))
-            .collect();
-        let kept: Vec<Addr> = blocks.iter().copied().step_by(2).collect();
-        for at in blocks.drain(..).skip(1).step_by(2) {
-            pool.free(at, HOST).expect("a live block");
+    for pages in Pages::ALL {
+        // however many there are: the way through the free pages is linear
+        for count in [100u64, 1000, 10_000] {
+            let (pool, faulty) = bare_with(pages, limited(2 * count * SLOT));
+            let mut blocks: Vec<Addr> = (0..count)
+                .map(|_| pool.alloc(SLOT, 0, HOST).expect("a block"))
+                .collect();
+            let kept: Vec<Addr> = blocks.iter().copied().step_by(2).collect();
+            for at in blocks.drain(..).skip(1).step_by(2) {
+                pool.free(at, HOST).expect("a live block");
+            }
+            let (calls, reserved) = (faulty.total_calls(), pool.stats().expect("stats").reserved);
+            pool.squeeze().expect("a squeeze");
+            let made = faulty.total_calls() - calls;
+            let released = faulty.calls(Call::Release);
+            assert!(
+                made <= 2 * released + 8,
+                "{made} calls for {released} pages of {reserved} B"
+            );
+            for at in kept {
+                pool.free(at, HOST).expect("a live block");
+            }
+            end(pool, &faulty);
         }
-        let (calls, reserved) = (faulty.total_calls(), pool.stats().expect("stats").reserved);
-        pool.squeeze().expect("a squeeze");
-        let made = faulty.total_calls() - calls;
-        let released = faulty.calls(Call::Release);
-        assert!(
-            made <= 2 * released + 8,
-            "{made} calls for {released} pages of {reserved} B"
-        );
-        for at in kept {
-            pool.free(at, HOST).expect("a live block");
-        }
-        end(pool, &faulty);
     }
 }
 
 #[test]
 fn a_request_waits_out_one_that_is_on_its_way() {
-    // two requests for all there is: one is served, the other fails, and neither hangs
-    let (pool, faulty) = bare(limited(64 * M));
-    let served = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                if let Ok(at) = pool.alloc(64 * M, 0, HOST) {
-                    served.fetch_add(1, Ordering::Relaxed);
-                    eventually("the others have failed", || {
-                        pool.stats().expect("stats").failures == 3
-                    });
-                    pool.free(at, HOST).expect("a live block");
-                }
-            });
-        }
-    });
-    assert_eq!(served.load(Ordering::Relaxed), 1);
-    end(pool, &faulty);
+    for pages in Pages::ALL {
+        // two requests for all there is: one is served, the other fails, and neither hangs
+        let (pool, faulty) = bare_with(pages, limited(64 * M));
+        let served = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    if let Ok(at) = pool.alloc(64 * M, 0, HOST) {
+                        served.fetch_add(1, Ordering::Relaxed);
+                        eventually("the others have failed", || {
+                            pool.stats().expect("stats").failures == 3
+                        });
+                        pool.free(at, HOST).expect("a live block");
+                    }
+                });
+            }
+        });
+        assert_eq!(served.load(Ordering::Relaxed), 1);
+        end(pool, &faulty);
+    }
 }

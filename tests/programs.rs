@@ -5,7 +5,7 @@ mod common;
 use common::program::{LIMITS, Op, PLACES, Run, Setup, random_op, run};
 use common::random::Random;
 use common::sim::FIRST_STREAM;
-use common::{K, M};
+use common::{K, M, Pages};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::backend::BackendError;
@@ -62,6 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
+    let pages = prop_oneof![2 => Just(Pages::Movable), 1 => Just(Pages::Apart), 1 => Just(Pages::Placed)];
     let limit = prop_oneof![2 => Just(0u64), 3 => 4 * M..600 * M];
     let capacity = prop_oneof![2 => Just(u64::MAX), 1 => 4 * M..600 * M];
     let initial = prop_oneof![3 => Just(0u64), 1 => 0..4 * M];
@@ -69,6 +70,7 @@ fn setup() -> impl Strategy<Value = Setup> {
     let slack = prop_oneof![Just(0.0), Just(0.01), Just(0.5)];
     let mappings = prop_oneof![2 => Just(1u64 << 20), 1 => 20u64..100];
     (
+        pages,
         limit,
         capacity,
         initial,
@@ -79,7 +81,18 @@ fn setup() -> impl Strategy<Value = Setup> {
         mappings,
     )
         .prop_map(
-            |(limit, capacity, initial, release_threshold, slack, policies, always_events, mappings)| Setup {
+            |(
+                pages,
+                limit,
+                capacity,
+                initial,
+                release_threshold,
+                slack,
+                policies,
+                always_events,
+                mappings,
+            )| Setup {
+                pages,
                 mappings,
                 max_bytes: limit,
                 capacity,
@@ -124,6 +137,7 @@ fn a_million_steps() {
     for seed in 0..seeds {
         let mut random = Random(seed);
         let mut run = Run::new(&Setup {
+            pages: [Pages::Movable, Pages::Apart, Pages::Movable, Pages::Placed][(seed % 4) as usize],
             max_bytes: LIMITS[(seed % 6) as usize],
             capacity: if seed % 7 == 3 { 96 * M } else { u64::MAX },
             initial_bytes: seed % 2 * (3 * K),

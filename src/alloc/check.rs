@@ -24,6 +24,12 @@ impl Heap {
         let mut blocks = 0;
         let (mut homes, mut parts) = (HashMap::new(), HashMap::new());
         for range in &self.space.ranges {
+            // a segment begins anywhere
+            let slot_of = |at: u64| range.base + round_down(at - range.base, slot);
+            if self.placed {
+                let page = self.pages.span(self.space.mapping_at(range.base));
+                assert_eq!(page, (range.base, range.bytes), "a range is one page");
+            }
             let mut id = range.first;
             let (mut backed, mut counted) = (0, u64::MAX);
             while id != NIL {
@@ -35,12 +41,12 @@ impl Heap {
                 };
                 while at < node.end() {
                     // nodes may share a slot
-                    if round_down(at, slot) != counted {
-                        counted = round_down(at, slot);
+                    if slot_of(at) != counted {
+                        counted = slot_of(at);
                         backed += 1;
                     }
                     let mapping = self.space.mapping_at(at);
-                    let to = (round_down(at, slot) + slot).min(node.end());
+                    let to = (slot_of(at) + slot).min(node.end());
                     assert_eq!(
                         mapping == NIL,
                         node.kind == Kind::Void,
@@ -54,7 +60,18 @@ impl Heap {
                             .or_insert_with(Vec::new)
                             .push((at - from, to - from));
                     }
-                    at = round_down(at, slot) + slot;
+                    at = slot_of(at) + slot;
+                }
+                assert!(
+                    !self.placed || !matches!(node.kind, Kind::Void | Kind::Hole),
+                    "all of a page is in use or free: {node:?}"
+                );
+                if self.apart && !matches!(node.kind, Kind::Void | Kind::Hole) {
+                    assert_eq!(
+                        self.space.mapping_at(node.start),
+                        self.space.mapping_at(node.end() - 1),
+                        "it lies in one page: {node:?}"
+                    );
                 }
                 match node.kind {
                     Kind::Live => {
@@ -68,7 +85,7 @@ impl Heap {
                         if next != NIL && self.space.nodes[next].kind == Kind::Free {
                             let other = &self.space.nodes[next];
                             assert!(
-                                node.owner != other.owner,
+                                node.owner != other.owner || self.are_apart(other.start),
                                 "neighbours are joined: {node:?} {other:?}"
                             );
                         }
@@ -119,6 +136,7 @@ impl Heap {
             bytes += page.bytes;
             mapped += page.mappings.len() as u64;
             assert!(!page.taken, "{page:?}");
+            assert!(!self.apart || page.mappings.len() <= 1, "in one place: {page:?}");
             let home: u64 = page
                 .mappings
                 .iter()

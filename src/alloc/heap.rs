@@ -49,6 +49,10 @@ pub struct Heap {
     pub reuse: Reuse,
     /// Free memory above this is given back.
     pub release_threshold: u64,
+    /// No extent, and so no block, crosses from one page to another (`apart`).
+    pub apart: bool,
+    /// Pages come with their addresses; they are apart then.
+    pub placed: bool,
 }
 
 /// Who uses a block beside the stream that will free it.
@@ -96,6 +100,8 @@ impl Heap {
             stats: Stats::default(),
             reuse,
             release_threshold,
+            apart: false,
+            placed: false,
         }
     }
 
@@ -397,11 +403,11 @@ impl Heap {
             self.arena_mut(owner).tick(len)
         };
         // behind a neighbour that was everybody's may lie another extent of the owner's
-        while self.joins(self.space.nodes[id].next, owner) {
+        while self.joins(self.space.nodes[id].next, owner) && !self.are_apart(self.space.nodes[id].end()) {
             self.pull_free(self.space.nodes[id].next);
             self.space.merge(id);
         }
-        while self.joins(self.space.nodes[id].prev, owner) {
+        while self.joins(self.space.nodes[id].prev, owner) && !self.are_apart(self.space.nodes[id].start) {
             let prev = self.space.nodes[id].prev;
             self.pull_free(prev);
             self.space.merge(prev);

@@ -7,6 +7,7 @@
 //!
 //! A thread cache will stand in front of `heap` and hold slab blocks only.
 
+pub mod apart;
 pub mod bins;
 pub mod capture;
 pub mod check;

@@ -108,6 +108,9 @@ impl Heap {
     /// Plans a window for `len` bytes aligned to `align` that `stream` may use; none if the sources do not
     /// suffice or no range has room.
     pub fn plan(&mut self, len: u64, align: u64, stream: u32, sources: Sources) -> Option<Plan> {
+        if self.apart {
+            return self.plan_page(len, align, sources);
+        }
         if sources.join {
             let (window, fills) = self.choose_join(len, align, stream, sources)?;
             return Some(self.enact(&window, &fills));

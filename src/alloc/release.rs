@@ -10,7 +10,6 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::{MappingId, PageId};
-use super::size::round_up;
 use super::space::Found;
 use crate::base::units::PageHandle;
 
@@ -49,8 +48,8 @@ impl Heap {
                 break;
             }
             let (start, end) = (nodes[id].start, nodes[id].end());
-            let mut at = round_up(start, slot);
-            while at + slot <= end {
+            let mut at = start;
+            while at < end {
                 let mapping = self.space.mapping_at(at);
                 let from = self.pages.mapping(mapping).at;
                 let page = self.pages.page_of(mapping);
@@ -105,8 +104,12 @@ impl Heap {
         self.pages.remove_mapping(mapping);
     }
 
-    /// A page whose mappings are all gone was released.
+    /// A page whose mappings are all gone, or that came with its address, was released.
     pub fn released(&mut self, page: PageId) {
+        if let Some(&mapping) = self.pages.page(page).mappings.first() {
+            self.space.remove_segment(self.pages.mapping(mapping).at);
+            self.pages.remove_mapping(mapping);
+        }
         let bytes = self.pages.remove(page).bytes;
         self.stats.idle -= bytes;
         self.stats.reserved -= bytes;

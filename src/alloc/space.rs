@@ -33,7 +33,9 @@ pub struct Range {
     slots: Vec<u32>,
     /// Windows with an entry.
     entries: BitTree,
-    leaves: Vec<Option<Box<[NodeId; LEAF]>>>,
+    /// Windows in each leaf: fewer than `LEAF` in a range that has fewer, so that a segment's books are small.
+    leaf: usize,
+    leaves: Vec<Option<Box<[NodeId]>>>,
 }
 
 /// All ranges of a pool.
@@ -80,7 +82,29 @@ impl Space {
 
     /// Adds a reserved range, all of it void.
     pub fn add_range(&mut self, base: u64, bytes: u64) {
-        let first = self.nodes.add(base, bytes, Kind::Void);
+        let first = self.insert_range(base, bytes, Kind::Void);
+        self.voids.insert(&mut self.nodes, first);
+    }
+
+    /// Adds a segment: a range that comes with the page that backs it. It is one `Busy` node.
+    pub fn add_segment(&mut self, base: u64, bytes: u64, mapping: u32) -> NodeId {
+        let first = self.insert_range(base, bytes, Kind::Busy);
+        self.set_mapping(base, bytes, mapping);
+        first
+    }
+
+    /// Forgets a segment, all of it hole. Linear in the ranges behind it.
+    pub fn remove_segment(&mut self, base: u64) {
+        let index = self.range_of(base).expect("an address of the pool");
+        let first = self.ranges.remove(index).first;
+        debug_assert_eq!((self.nodes[first].start, self.nodes[first].next), (base, NIL));
+        self.unlist_unbacked(first);
+        self.nodes.remove(first);
+    }
+
+    fn insert_range(&mut self, base: u64, bytes: u64, kind: Kind) -> NodeId {
+        let first = self.nodes.add(base, bytes, kind);
+        let windows = (bytes / WINDOW) as usize;
         let at = self.ranges.partition_point(|range| range.base < base);
         self.ranges.insert(
             at,
@@ -89,14 +113,13 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                entries: BitTree::new((bytes / WINDOW) as usize),
-                leaves: (0..(bytes / WINDOW).div_ceil(LEAF as u64))
-                    .map(|_| None)
-                    .collect(),
+                entries: BitTree::new(windows),
+                leaf: windows.min(LEAF),
+                leaves: vec![None; windows.div_ceil(LEAF)],
             },
         );
         self.note_start(first);
-        self.voids.insert(&mut self.nodes, first);
+        first
     }
 
     /// Is there a void of at least `bytes`?
@@ -324,7 +347,8 @@ impl Range {
         } else {
             self.entries.insert(window);
         }
-        self.leaves[window / LEAF].get_or_insert_with(|| Box::new([NIL; LEAF]))[window % LEAF] = id;
+        let leaf = self.leaf;
+        self.leaves[window / LEAF].get_or_insert_with(|| vec![NIL; leaf].into())[window % LEAF] = id;
     }
 }
 

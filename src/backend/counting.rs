@@ -2,6 +2,9 @@
 //! up, pages are numbers, every stream has nothing in flight. Nothing may be read or written through its
 //! addresses.
 //!
+//! Memory may also come with its address, as that of `cuMemAlloc` does; each page then lies where a device might
+//! put it, aligned to 512 B or more, and its address comes again.
+//!
 //! Invariants: ranges that are reserved at the same time do not overlap. With checks on, a call that breaks
 //! the contract panics; with checks off, map and unmap only count.
 //!
@@ -11,6 +14,7 @@ use super::call::{Call, Calls};
 use super::ledger::Ledger;
 use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +33,8 @@ pub struct Counting {
     /// Free addresses: start to length, never adjacent.
     addresses: Mutex<BTreeMap<u64, u64>>,
     books: Option<Mutex<Ledger>>,
+    /// If memory comes with its address: what each page takes of `addresses`, start and bytes.
+    placed: Option<Mutex<FxHashMap<PageHandle, (u64, u64)>>>,
     last_page: AtomicU64,
     created: AtomicU64,
     peak: AtomicU64,
@@ -63,14 +69,34 @@ fn give_back(free: &mut BTreeMap<u64, u64>, mut at: u64, mut bytes: u64) {
 impl Counting {
     /// A backend that keeps books and panics on a call that breaks the contract, or one that only counts.
     pub fn new(checked: bool) -> Arc<Counting> {
+        Arc::new(Counting::bare(checked))
+    }
+
+    /// The same, with memory that comes with its address.
+    pub fn with_addresses(checked: bool) -> Arc<Counting> {
         Arc::new(Counting {
+            placed: Some(Mutex::default()),
+            ..Counting::bare(checked)
+        })
+    }
+
+    fn bare(checked: bool) -> Counting {
+        Counting {
             calls: Calls::default(),
             addresses: Mutex::new(BTreeMap::from([(FIRST, SPACE)])),
             books: checked.then(|| Mutex::new(Ledger::new(GRANULARITY))),
+            placed: None,
             last_page: AtomicU64::new(0),
             created: AtomicU64::new(0),
             peak: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// A page that is to be entered into the books.
+    fn next_page(&self, bytes: u64) -> PageHandle {
+        let now = self.created.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(now, Ordering::Relaxed);
+        PageHandle(self.last_page.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Calls of one kind so far.
@@ -99,7 +125,7 @@ impl Counting {
         Some((books.reservations(), books.pages(), books.mappings()))
     }
 
-    fn check<T>(&self, entry: impl FnOnce(&mut Ledger) -> Result<T, String>) {
+    fn check<T, E: std::fmt::Display>(&self, entry: impl FnOnce(&mut Ledger) -> Result<T, E>) {
         if let Some(books) = &self.books {
             let answer = entry(&mut lock(books)).map(drop);
             answer.unwrap_or_else(|why| panic!("the backend contract was broken: {why}"));
@@ -146,10 +172,12 @@ impl Backend for Counting {
 
     fn create(&self, bytes: u64) -> Result<PageHandle, BackendError> {
         self.calls.add(Call::Create);
-        let page = PageHandle(self.last_page.fetch_add(1, Ordering::Relaxed) + 1);
+        self.check(|_| match self.placed {
+            None => Ok(()),
+            Some(_) => Err("create where memory comes with its address"),
+        });
+        let page = self.next_page(bytes);
         self.check(|books| books.create(page, bytes));
-        let now = self.created.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.peak.fetch_max(now, Ordering::Relaxed);
         Ok(page)
     }
 
@@ -157,6 +185,10 @@ impl Backend for Counting {
         self.calls.add(Call::Release);
         self.check(|books| books.release(page, bytes));
         self.created.fetch_sub(bytes, Ordering::Relaxed);
+        let place = self.placed.as_ref().and_then(|placed| lock(placed).remove(&page));
+        if let Some((at, bytes)) = place {
+            give_back(&mut lock(&self.addresses), at, bytes);
+        }
         Ok(())
     }
 
@@ -207,6 +239,30 @@ impl Backend for Counting {
         self.calls.add(Call::SynchronizeAll);
         Ok(())
     }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.placed.is_some()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        self.calls.add(Call::Create);
+        let Some(placed) = &self.placed else {
+            return Err(BackendError::NotSupported("create_at without addresses".into()));
+        };
+        self.check(|books| books.can_size("create_at", bytes));
+        let taken = take(&mut lock(&self.addresses), bytes + GRANULARITY);
+        let Some(start) = taken else {
+            return Err(BackendError::OutOfMemory(format!(
+                "no {bytes} B of address space are left"
+            )));
+        };
+        let page = self.next_page(bytes);
+        // aligned as well as can be, hardly, and in between
+        let at = Addr(start + [0, 512, GRANULARITY - 512, 64 << 10][page.0 as usize % 4]);
+        lock(placed).insert(page, (start, bytes + GRANULARITY));
+        self.check(|books| books.create_at(at, page, bytes));
+        Ok((at, page))
+    }
 }
 
 #[cfg(test)]
@@ -247,6 +303,27 @@ mod tests {
             assert_eq!((b.calls(Call::Create), b.calls(Call::Wait)), (2, 0));
             assert_eq!(b.left(), checked.then_some((1, 1, 0)));
         }
+    }
+
+    #[test]
+    fn memory_with_addresses_lies_apart_and_its_addresses_come_again() {
+        let b = Counting::with_addresses(true);
+        // The books would panic if two of these overlapped.
+        let pages: Vec<_> = (1..100).map(|n| (b.create_at(n * G).unwrap(), n * G)).collect();
+        let aligned = |align| pages.iter().filter(|page| page.0.0.0 % align == 0).count();
+        assert_eq!((aligned(512), aligned(64 << 10), aligned(G)), (99, 49, 24));
+        assert_eq!(b.left(), Some((0, 99, 0)));
+        for ((_, page), bytes) in pages {
+            b.release(page, bytes).unwrap();
+        }
+        assert_eq!((b.created_bytes(), lock(&b.addresses).len()), (0, 1));
+        assert!(b.create_at(SPACE - G).is_ok());
+    }
+
+    #[test]
+    #[should_panic(expected = "create where memory comes with its address")]
+    fn create_without_an_address_panics_where_memory_has_one() {
+        let _ = Counting::with_addresses(true).create(G);
     }
 
     #[test]

@@ -217,6 +217,16 @@ impl Faulty {
         failure.map_or(Ok(()), |error| self.fail(error))
     }
 
+    fn has_room(&self, memory: &Memory, bytes: u64) -> Result<(), BackendError> {
+        let (held, capacity) = (memory.books.created_bytes(), memory.capacity);
+        if held.saturating_add(bytes) > capacity {
+            return self.fail(BackendError::OutOfMemory(format!(
+                "create of {bytes} B: {held} B of a capacity of {capacity} B are taken"
+            )));
+        }
+        Ok(())
+    }
+
     fn fail<T>(&self, error: BackendError) -> Result<T, BackendError> {
         self.failed.fetch_add(1, Ordering::Relaxed);
         Err(error)
@@ -263,12 +273,7 @@ impl Backend for Faulty {
     fn create(&self, bytes: u64) -> Result<PageHandle, BackendError> {
         self.call(Call::Create)?;
         let mut memory = lock(&self.memory);
-        let (held, capacity) = (memory.books.created_bytes(), memory.capacity);
-        if held.saturating_add(bytes) > capacity {
-            return self.fail(BackendError::OutOfMemory(format!(
-                "create of {bytes} B: {held} B of a capacity of {capacity} B are taken"
-            )));
-        }
+        self.has_room(&memory, bytes)?;
         let page = self.inner.create(bytes)?;
         enter(memory.books.create(page, bytes));
         Ok(page)
@@ -347,6 +352,23 @@ impl Backend for Faulty {
 
     fn close(&self) {
         self.inner.close();
+    }
+
+    fn blocks_in_one_page(&self) -> bool {
+        self.inner.blocks_in_one_page()
+    }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.inner.pages_have_addresses()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        self.call(Call::Create)?;
+        let mut memory = lock(&self.memory);
+        self.has_room(&memory, bytes)?;
+        let (at, page) = self.inner.create_at(bytes)?;
+        enter(memory.books.create_at(at, page, bytes));
+        Ok((at, page))
     }
 }
 

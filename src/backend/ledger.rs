@@ -4,6 +4,7 @@
 //! Invariants ([`Ledger::validate`]):
 //! - reservations do not overlap; neither do mappings; each mapping lies in one reservation;
 //! - a mapping is as long as its page; `page.mappings` = the mappings that name the page;
+//! - a page that came with its address is mapped nowhere else, and overlaps no other of them and no reservation;
 //! - `created` = Σ `page.bytes` ≤ `peak`.
 //!
 //! Locks: none; the owner keeps it under one of its own.
@@ -12,10 +13,15 @@ use crate::base::units::{Addr, PageHandle};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
+/// What a page that comes with its address is aligned to.
+const PLACED_ALIGN: u64 = 512;
+
 #[derive(Clone, Copy, Debug)]
 struct Page {
     bytes: u64,
     mappings: u64,
+    /// The address that it came with.
+    at: Option<Addr>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +38,8 @@ pub struct Ledger {
     reservations: BTreeMap<u64, u64>,
     pages: FxHashMap<PageHandle, Page>,
     mappings: BTreeMap<u64, Mapping>,
+    /// Pages that came with their addresses: address to bytes.
+    placed: BTreeMap<u64, u64>,
     reserved: u64,
     created: u64,
     peak: u64,
@@ -45,6 +53,7 @@ impl Ledger {
             reservations: BTreeMap::new(),
             pages: FxHashMap::default(),
             mappings: BTreeMap::new(),
+            placed: BTreeMap::new(),
             reserved: 0,
             created: 0,
             peak: 0,
@@ -108,16 +117,24 @@ impl Ledger {
         Ok(())
     }
 
+    /// Does neither a reservation nor a page that came with its address lie there?
+    fn is_unused(&self, call: &str, at: Addr, bytes: u64) -> Result<(), String> {
+        for taken in [&self.reservations, &self.placed] {
+            if let Some((&other, &size)) = taken.range(..at.0 + bytes).next_back()
+                && other + size > at.0
+            {
+                return Err(format!(
+                    "{call} gave {at} of {bytes} B, which overlaps {size} B at {other:#x}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Enters a reservation.
     pub fn reserve(&mut self, at: Addr, bytes: u64) -> Result<(), String> {
         self.can_range("reserve", at, bytes)?;
-        if let Some((&other, &size)) = self.reservations.range(..at.0 + bytes).next_back()
-            && other + size > at.0
-        {
-            return Err(format!(
-                "reserve gave {at} of {bytes} B, which overlaps {size} B at {other:#x}"
-            ));
-        }
+        self.is_unused("reserve", at, bytes)?;
         self.reservations.insert(at.0, bytes);
         self.reserved += bytes;
         Ok(())
@@ -157,9 +174,28 @@ impl Ledger {
         if let Some(old) = self.pages.get(&page) {
             return Err(format!("create gave {page:?}, which exists with {} B", old.bytes));
         }
-        self.pages.insert(page, Page { bytes, mappings: 0 });
+        let entry = Page {
+            bytes,
+            mappings: 0,
+            at: None,
+        };
+        self.pages.insert(page, entry);
         self.created += bytes;
         self.peak = self.peak.max(self.created);
+        Ok(())
+    }
+
+    /// Enters a page that came with its address.
+    pub fn create_at(&mut self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), String> {
+        if !at.0.is_multiple_of(PLACED_ALIGN) || at.0.checked_add(bytes).is_none() {
+            return Err(format!(
+                "create_at gave {at} for {bytes} B: not aligned to {PLACED_ALIGN} B"
+            ));
+        }
+        self.is_unused("create_at", at, bytes)?;
+        self.create(page, bytes)?;
+        self.pages.entry(page).and_modify(|page| page.at = Some(at));
+        self.placed.insert(at.0, bytes);
         Ok(())
     }
 
@@ -182,7 +218,8 @@ impl Ledger {
     /// Strikes a page out.
     pub fn release(&mut self, page: PageHandle, bytes: u64) -> Result<(), String> {
         self.can_release(page, bytes)?;
-        self.pages.remove(&page);
+        let at = self.pages.remove(&page).and_then(|page| page.at);
+        at.and_then(|at| self.placed.remove(&at.0));
         self.created -= bytes;
         Ok(())
     }
@@ -197,6 +234,11 @@ impl Ledger {
             return Err(format!(
                 "map of {bytes} B of {page:?} at {at}; the page has {} B",
                 known.bytes
+            ));
+        }
+        if let Some(place) = known.at {
+            return Err(format!(
+                "map of {page:?} at {at}; it came with its address, {place}"
             ));
         }
         let inside = self.reservations.range(..=at.0).next_back();
@@ -284,6 +326,22 @@ impl Ledger {
             &mut self.reservations.iter().map(|(&at, &bytes)| (at, bytes)),
             "reservation",
         );
+        disjoint(
+            &mut self.placed.iter().map(|(&at, &bytes)| (at, bytes)),
+            "page with an address",
+        );
+        for (&at, &bytes) in &self.placed {
+            let before = self.reservations.range(..at + bytes).next_back();
+            assert!(
+                before.is_none_or(|(start, size)| start + size <= at),
+                "at {at:#x}"
+            );
+        }
+        let placed = self
+            .pages
+            .values()
+            .filter_map(|page| Some((page.at?.0, page.bytes)));
+        assert_eq!(placed.collect::<BTreeMap<_, _>>(), self.placed);
         disjoint(&mut self.mappings.iter().map(|(&at, m)| (at, m.bytes)), "mapping");
         let mut named: FxHashMap<PageHandle, u64> = FxHashMap::default();
         for (&at, mapping) in &self.mappings {
@@ -374,6 +432,33 @@ mod tests {
             (b.created_bytes(), b.peak_created_bytes(), b.reserved_bytes()),
             (0, 3 * G, 0)
         );
+    }
+
+    #[test]
+    fn pages_with_addresses_lie_apart_and_are_mapped_nowhere_else() {
+        let mut b = books();
+        let place = Addr(AT.0 + 16 * G + 512);
+        b.create_at(place, PageHandle(3), 2 * G).unwrap();
+        let refused: Vec<Result<(), String>> = vec![
+            b.create_at(place, PageHandle(4), G),
+            b.create_at(Addr(place.0 + 2 * G - 512), PageHandle(4), G),
+            b.create_at(Addr(AT.0 + 512), PageHandle(4), G),
+            b.create_at(Addr(place.0 + 2 * G + 256), PageHandle(4), G),
+            b.create_at(at(20), PageHandle(3), G),
+            b.create_at(at(20), PageHandle(4), G + 512),
+            b.reserve(at(18), G),
+            b.map(at(0), PageHandle(3), 2 * G),
+            b.unmap(at(17), G).map(drop),
+            b.release(PageHandle(3), G),
+        ];
+        for (n, answer) in refused.iter().enumerate() {
+            assert!(answer.is_err(), "case {n} was accepted");
+        }
+        b.validate();
+        assert_eq!((b.pages(), b.created_bytes()), (3, 5 * G));
+        b.release(PageHandle(3), 2 * G).unwrap();
+        b.create_at(place, PageHandle(3), G).unwrap();
+        b.validate();
     }
 
     #[test]

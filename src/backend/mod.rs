@@ -147,8 +147,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Creates physical memory at an address of the device's choice, ready for use. `release` ends it; it may
-    /// wait for running work.
+    /// Creates physical memory at an address of the device's choice, a multiple of 512, ready for use. `release`
+    /// ends it; it may wait for running work. The address may then come again, with another page.
     fn create_at(&self, _bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
         Err(BackendError::NotSupported(format!(
             "{} memory has no address of its own",

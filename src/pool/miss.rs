@@ -8,7 +8,7 @@ use super::{Growth, Named, Pool, index, translate};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
-use crate::alloc::size::round_up;
+use crate::alloc::size::{GRAIN, round_up};
 use crate::alloc::transit::Plan;
 use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
@@ -22,10 +22,10 @@ const LAST_RANGE: u64 = 1 << 40;
 /// Dormant mappings removed at a time when there are too many.
 const EVICT: usize = 256;
 /// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
-const PAGE_MIN: u64 = 8 << 20;
+pub(super) const PAGE_MIN: u64 = 8 << 20;
 /// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
 /// with the page.
-const PAGE_MAX: u64 = 64 << 20;
+pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
@@ -117,15 +117,8 @@ impl Pool {
             handle: StreamHandle(0),
             line: None,
         };
-        self.attempt(
-            &mut grow,
-            bytes,
-            self.backend.granularity(),
-            none,
-            sources,
-            |_, _| (),
-        )
-        .map_err(|error| translate(error, StreamHandle(0)))?;
+        self.attempt(&mut grow, bytes, GRAIN, none, sources, |_, _| ())
+            .map_err(|error| translate(error, StreamHandle(0)))?;
         Ok(())
     }
 
@@ -207,64 +200,11 @@ impl Pool {
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
-        let Room {
-            early,
-            slack,
-            limit,
-            page_min,
-            page_max,
-        } = self.room(len)?;
-        let wake = Sources {
-            wake: true,
-            alias: false,
-            join: false,
-            create: 0,
-            page_min,
-            page_max,
+        let steps = match self.apart {
+            true => self.steps_apart(len)?,
+            false => self.steps(self.room(len)?),
         };
-        let steps = [
-            wake,
-            Sources {
-                wake: false,
-                create: early,
-                ..wake
-            },
-            Sources { alias: true, ..wake },
-            Sources {
-                alias: true,
-                create: slack,
-                ..wake
-            },
-            Sources {
-                join: true,
-                create: limit,
-                ..wake
-            },
-            Sources {
-                alias: true,
-                create: limit,
-                ..wake
-            },
-            // the device may have room for small pages only
-            Sources {
-                alias: true,
-                create: limit,
-                page_min: self.backend.granularity(),
-                ..wake
-            },
-        ];
-        // without bytes for them, the second and fourth step are the third, and the first is part of it
-        let slot = self.backend.granularity();
-        let skip = [
-            early < slot,
-            early < slot,
-            false,
-            slack < slot,
-            false,
-            false,
-            false,
-        ];
-        for (mut sources, _) in steps.into_iter().zip(skip).filter(|step| !step.1) {
+        for mut sources in steps {
             // an earlier step may have created pages, and failed or lost them to another thread
             sources.create = sources.create.min(self.below_limit()?);
             let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
@@ -278,27 +218,87 @@ impl Pool {
         Ok(None)
     }
 
+    /// The ways to back a window, each with more than the one before.
+    fn steps(&self, room: Room) -> Vec<Sources> {
+        let wake = Sources {
+            wake: true,
+            alias: false,
+            join: false,
+            create: 0,
+            page_min: room.page_min,
+            page_max: room.page_max,
+        };
+        let steps = [
+            wake,
+            Sources {
+                wake: false,
+                create: room.early,
+                ..wake
+            },
+            Sources { alias: true, ..wake },
+            Sources {
+                alias: true,
+                create: room.slack,
+                ..wake
+            },
+            Sources {
+                join: true,
+                create: room.limit,
+                ..wake
+            },
+            Sources {
+                alias: true,
+                create: room.limit,
+                ..wake
+            },
+            // the device may have room for small pages only
+            Sources {
+                alias: true,
+                create: room.limit,
+                page_min: self.backend.granularity(),
+                ..wake
+            },
+        ];
+        // without bytes for them, the second and fourth step are the third, and the first is part of it
+        let slot = self.backend.granularity();
+        let skip = [
+            room.early < slot,
+            room.early < slot,
+            false,
+            room.slack < slot,
+            false,
+            false,
+            false,
+        ];
+        let each = steps.into_iter().zip(skip);
+        each.filter(|step| !step.1).map(|step| step.0).collect()
+    }
+
     /// Bytes that may be created now.
     fn below_limit(&self) -> Result<u64, Error> {
         Ok(self.left(self.books()?.stats.reserved))
     }
 
-    fn left(&self, reserved: u64) -> u64 {
+    pub(super) fn left(&self, reserved: u64) -> u64 {
         match self.config.max_bytes {
             0 => u64::MAX,
             most => most.saturating_sub(reserved),
         }
     }
 
+    /// Does a pool that needs so much have to mind memory rather than time?
+    pub(super) fn near_limit(&self, peak: u64) -> bool {
+        let most = self.config.max_bytes;
+        most != 0 && peak > most / 2
+    }
+
     fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
-        let most = self.config.max_bytes;
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(stats.used + len);
         let slot = self.backend.granularity();
-        let near = most != 0 && peak > most / 2;
-        let (share, least, slack) = match near {
+        let (share, least, slack) = match self.near_limit(peak) {
             true => (PAGE_SHARE_NEAR, slot, self.config.slack.min(SLACK_NEAR)),
             false => (PAGE_SHARE, PAGE_MIN.max(slot), self.config.slack),
         };
@@ -329,6 +329,9 @@ impl Pool {
         sources: Sources,
         serve: impl FnOnce(&mut Heap, u32) -> T,
     ) -> Result<Option<T>, BackendError> {
+        if self.placed {
+            return self.attempt_placed(len, align, stream, sources, serve);
+        }
         self.make_room(grow, len + align)?;
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);

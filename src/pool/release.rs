@@ -1,4 +1,7 @@
 //! Giving memory back: trim, squeeze, the release threshold, and the end of the pool.
+//!
+//! Only squeeze and the end wait for queued work. But memory that comes with its address may wait for it by itself
+//! when it is released, so there trim and a release threshold may keep their caller waiting, too.
 
 use super::{Leaked, Pool};
 use crate::alloc::heap::Heap;
@@ -11,7 +14,8 @@ use crate::base::units::{Addr, StreamHandle};
 use std::sync::atomic::Ordering;
 
 impl Pool {
-    /// Gives back free memory, without waiting for any work, until at most `keep` bytes are reserved.
+    /// Gives back free memory, without waiting for any work unless the memory does so, until at most `keep` bytes are
+    /// reserved.
     pub fn trim(&self, keep: u64) -> Result<(), Error> {
         drop(self.books()?);
         if !self.backend.usable() {
@@ -93,7 +97,9 @@ impl Pool {
     }
 
     fn see_off(&self, leaving: &Leaving) -> Result<(), BackendError> {
-        for &(at, mapping) in &leaving.mappings {
+        // memory that came with its address goes with it
+        let mappings = leaving.mappings.iter().filter(|_| !self.placed);
+        for &(at, mapping) in mappings {
             self.backend.unmap(Addr(at), leaving.bytes)?;
             self.heap.lock().unmapped(mapping);
         }
@@ -148,14 +154,14 @@ impl Pool {
         }
         self.forget_stale();
         for (_, page) in heap.pages.iter() {
-            for &mapping in &page.mappings {
+            for &mapping in page.mappings.iter().filter(|_| !self.placed) {
                 let _ = self
                     .backend
                     .unmap(Addr(heap.pages.mapping(mapping).at), page.bytes);
             }
             let _ = self.backend.release(page.handle, page.bytes);
         }
-        for range in &heap.space.ranges {
+        for range in heap.space.ranges.iter().filter(|_| !self.placed) {
             let _ = self.backend.unreserve(Addr(range.base), range.bytes);
         }
         self.backend.close();

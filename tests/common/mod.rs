@@ -9,6 +9,8 @@ pub mod real;
 
 pub mod sim;
 
+use std::sync::Arc;
+use weir::backend::counting::Counting;
 use weir::config::{Config, MemoryKind};
 
 /// A kibibyte.
@@ -31,5 +33,29 @@ pub fn limited(max_bytes: u64) -> Config {
     Config {
         max_bytes,
         ..config()
+    }
+}
+
+/// What a pool may do with its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Map them anywhere.
+    Movable,
+    /// Keep every block in one of them.
+    Apart,
+    /// The same; they come with their addresses.
+    Placed,
+}
+
+impl Pages {
+    /// Each kind.
+    pub const ALL: [Pages; 3] = [Pages::Movable, Pages::Apart, Pages::Placed];
+
+    /// Such memory, with checks on.
+    pub fn memory(self) -> Arc<Counting> {
+        match self {
+            Pages::Placed => Counting::with_addresses(true),
+            _ => Counting::new(true),
+        }
     }
 }

@@ -4,11 +4,11 @@
 
 use super::random::Random;
 use super::sim::{FIRST_STREAM, Moment, Sim};
-use super::{K, M, SLOT};
+use super::{K, M, Pages, SLOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir::alloc::heap::Heap;
-use weir::alloc::size::{WINDOW, class_of, round_down, round_up, run_bytes};
+use weir::alloc::size::{GRAIN, WINDOW, class_of, round_down, round_up, run_bytes};
 use weir::backend::fault::Faulty;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
@@ -115,6 +115,7 @@ pub enum Op {
 /// How a program's pool is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    pub pages: Pages,
     pub max_bytes: u64,
     pub capacity: u64,
     pub initial_bytes: u64,
@@ -129,6 +130,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            pages: Pages::Movable,
             max_bytes: 0,
             capacity: u64::MAX,
             initial_bytes: 0,
@@ -171,6 +173,7 @@ pub struct Run {
     pub pool: Pool,
     /// Are invariants checked after each step?
     pub validate: bool,
+    pages: Pages,
     limit: u64,
     live: BTreeMap<u64, Live>,
     last_name: u64,
@@ -185,7 +188,7 @@ pub struct Run {
 impl Run {
     /// A new pool.
     pub fn new(setup: &Setup) -> Run {
-        let sim = Sim::new(STREAMS);
+        let sim = Sim::over(setup.pages.memory(), STREAMS);
         sim.set_mapping_limit(setup.mappings);
         if setup.always_events {
             sim.always_give_events();
@@ -198,6 +201,7 @@ impl Run {
             release_threshold: setup.release_threshold,
             slack: setup.slack,
             reuse: policies(setup.policies),
+            blocks_in_one_page: setup.pages == Pages::Apart,
             ..super::config()
         };
         let pool = Pool::new(config, Arc::clone(&faulty) as _).expect("a pool");
@@ -211,6 +215,7 @@ impl Run {
             faulty,
             pool,
             validate: true,
+            pages: setup.pages,
             limit: limit.min(setup.capacity),
             live: BTreeMap::new(),
             last_name: 0,
@@ -267,6 +272,10 @@ impl Run {
             before.is_none_or(|(&other, block)| other + block.bytes <= at),
             "{bytes} B at {at:#x} overlap {before:x?}"
         );
+        if self.pages != Pages::Movable {
+            let pages = self.sim.pages_under([(at, bytes)].into_iter());
+            assert_eq!(pages.len(), 1, "{bytes} B at {at:#x} lie in {pages:?}");
+        }
         self.last_name += 1;
         let handle = Run::handle(place);
         if touch {
@@ -300,8 +309,19 @@ impl Run {
             .naming(&[handle], || self.pool.alloc(bytes, align, handle))
         {
             Ok(at) => self.enter(at.0, bytes, align, place, touch),
-            Err(error) => self.refused(error, round_up(Heap::need(bytes, align).0, SLOT)),
+            Err(error) => self.refused(error, self.need(bytes, align)),
         }
+    }
+
+    /// Bytes of pages that a request needs at most.
+    fn need(&self, bytes: u64, align: u64) -> u64 {
+        let (len, align) = Heap::need(bytes, align);
+        let before = if self.pages == Pages::Placed {
+            align - GRAIN
+        } else {
+            0
+        };
+        round_up(len + before, SLOT)
     }
 
     /// A request may fail only if it does not fit beside the pages that hold live blocks.
@@ -391,10 +411,7 @@ impl Run {
             Err(error) => {
                 // the batch's own blocks may keep pages that are much larger than they are
                 let page = 64 * M;
-                let need = sizes
-                    .iter()
-                    .map(|&bytes| round_up(Heap::need(bytes, 0).0, SLOT) + page)
-                    .sum();
+                let need = sizes.iter().map(|&bytes| self.need(bytes, 0) + page).sum();
                 let Error::OutOfMemory(mut shortage) = error else {
                     panic!("{error:?}")
                 };
@@ -434,8 +451,14 @@ impl Run {
             2 => {
                 let Some(at) = self.pick(pick) else { return };
                 self.free_on(at, pick as u8, false);
-                assert_eq!(free(self, at), Err(Error::DoubleFree(Addr(at))));
-                assert_eq!(self.pool.free_synced(Addr(at)), Err(Error::DoubleFree(Addr(at))));
+                let wanted = match self.pool.contains(Addr(at)) {
+                    true => Error::DoubleFree(Addr(at)),
+                    // the page went back, and its address with it
+                    false => Error::UnknownPointer(Addr(at)),
+                };
+                assert!(self.pages == Pages::Placed || self.pool.contains(Addr(at)));
+                assert_eq!(free(self, at), Err(wanted.clone()));
+                assert_eq!(self.pool.free_synced(Addr(at)), Err(wanted));
             }
             3 => {
                 let Some(at) = self.pick(pick) else { return };

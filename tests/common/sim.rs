@@ -83,6 +83,8 @@ struct State {
 pub struct Sim {
     memory: Arc<Counting>,
     mapping_limit: AtomicU64,
+    /// By how much memory that comes with its address is displaced.
+    displaced: AtomicU64,
     /// Record an event even where nothing is in flight, as CUDA does.
     always_events: AtomicBool,
     state: Mutex<State>,
@@ -94,9 +96,15 @@ pub const FIRST_STREAM: usize = 0x1000;
 impl Sim {
     /// A device with `streams` streams.
     pub fn new(streams: usize) -> Arc<Sim> {
+        Sim::over(Counting::new(true), streams)
+    }
+
+    /// A device with this memory.
+    pub fn over(memory: Arc<Counting>, streams: usize) -> Arc<Sim> {
         let sim = Sim {
-            memory: Counting::new(true),
+            memory,
             mapping_limit: AtomicU64::new(1 << 20),
+            displaced: AtomicU64::new(0),
             always_events: AtomicBool::new(false),
             state: Mutex::default(),
         };
@@ -115,6 +123,11 @@ impl Sim {
         self.mapping_limit.store(limit, Ordering::Relaxed);
     }
 
+    /// From now on memory comes at addresses that the contract does not allow: `bytes` further on.
+    pub fn displace(&self, bytes: u64) {
+        self.displaced.store(bytes, Ordering::Relaxed);
+    }
+
     /// From now on every event on a stream is one that must be asked for, also where nothing is in flight.
     pub fn always_give_events(&self) {
         self.always_events.store(true, Ordering::Relaxed);
@@ -122,6 +135,11 @@ impl Sim {
 
     /// Bytes of the pages that lie, in part at least, under these ranges.
     pub fn bytes_under(&self, ranges: impl Iterator<Item = (u64, u64)>) -> u64 {
+        self.pages_under(ranges).values().sum()
+    }
+
+    /// Those pages, each with its bytes.
+    pub fn pages_under(&self, ranges: impl Iterator<Item = (u64, u64)>) -> HashMap<PageHandle, u64> {
         let (state, mut under) = (self.state(), HashMap::new());
         for (start, bytes) in ranges {
             for (&base, &(page, size)) in state.mappings.range(..start + bytes).rev() {
@@ -131,7 +149,7 @@ impl Sim {
                 under.insert(page, size);
             }
         }
-        under.values().sum()
+        under
     }
 
     /// Creates a stream. The handle may be one that was destroyed before.
@@ -421,7 +439,23 @@ impl Backend for Sim {
                 "{page:?} is released while it is used by {work:?}"
             );
         }
-        self.memory.release(page, bytes)
+        self.memory.release(page, bytes)?;
+        // one that came with its address
+        self.state().mappings.retain(|_, mapping| mapping.0 != page);
+        Ok(())
+    }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.memory.pages_have_addresses()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        let (at, page) = self.memory.create_at(bytes)?;
+        let mut state = self.state();
+        state.mappings.insert(at.0, (page, bytes));
+        state.peak = state.peak.max(self.memory.created_bytes());
+        let at = Addr(at.0 + self.displaced.load(Ordering::Relaxed));
+        Ok((at, page))
     }
 
     fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {

@@ -1,0 +1,77 @@
+//! Pages that stay apart: no extent crosses from one page to the next, so every block lies in one page. This is
+//! for those who register memory by its page (NCCL, RDMA), and for memory that cannot be mapped side by side.
+//!
+//! A miss then makes one page that holds the whole of what is needed. Nothing is moved, joined or aliased: the
+//! free ends of pages wait for blocks that fit into them, and a page goes back when all of it is free.
+//!
+//! Memory may also come with its address. Such a page is a *segment*: a range of its own, which begins wherever the
+//! device put it and is forgotten with it. Nothing in it is ever hole or void, except on its way out.
+//!
+//! Invariants:
+//! - a page has one mapping at most, and is at home there as a whole;
+//! - where memory comes with its address, a range is one page.
+//!
+//! Caller: `plan` and `pool::miss`, holding `Grow` throughout and `Heap` while in here.
+
+use super::heap::Heap;
+use super::node::NIL;
+use super::order::COMMON;
+use super::page::PageId;
+use super::plan::{Fill, Sources};
+use super::size::round_up;
+use super::transit::Plan;
+use crate::base::units::PageHandle;
+
+impl Heap {
+    /// Do pages that must stay apart meet at this address?
+    pub(super) fn are_apart(&self, at: u64) -> bool {
+        self.apart
+            && at.is_multiple_of(self.space.slot())
+            && self.pages.mapping(self.space.mapping_at(at)).at == at
+    }
+
+    /// Bytes of the page to be created for `len`; none if the sources do not suffice.
+    pub fn page_for(&self, len: u64, sources: Sources) -> Option<u64> {
+        let bytes = round_up(len, self.space.slot()).max(sources.page_min);
+        (bytes <= sources.create).then_some(bytes)
+    }
+
+    /// Plans a page of its own for `len` bytes aligned to `align`.
+    pub(super) fn plan_page(&mut self, len: u64, align: u64, sources: Sources) -> Option<Plan> {
+        let loose = self.loose_page(len);
+        let bytes = match loose {
+            Some(page) => self.pages.page(page).bytes,
+            None => self.page_for(len, sources)?,
+        };
+        let window = self.fresh_window(bytes, align)?;
+        let at = window.start;
+        let fill = match loose {
+            Some(page) => Fill::Alias {
+                at,
+                page,
+                lo: 0,
+                hi: bytes,
+                from: NIL,
+            },
+            None => Fill::Create { at, bytes },
+        };
+        Some(self.enact(&window, &[fill]))
+    }
+
+    /// A page was created that came with its address. It is free for everybody.
+    pub fn add_segment(&mut self, at: u64, handle: PageHandle, bytes: u64) {
+        let page = self.created(handle, bytes);
+        let mapping = self.pages.add_mapping(page, at);
+        let node = self.space.add_segment(at, bytes, mapping);
+        self.pages.come_home(mapping, bytes);
+        self.stats.idle -= bytes;
+        self.put_free(node, COMMON);
+    }
+
+    /// The smallest of the pages that a failed call left without an address, if one is large enough.
+    fn loose_page(&self, len: u64) -> Option<PageId> {
+        let bytes = |&page: &PageId| self.pages.page(page).bytes;
+        let loose = self.pages.loose.iter().copied();
+        loose.filter(|page| bytes(page) >= len).min_by_key(bytes)
+    }
+}

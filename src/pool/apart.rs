@@ -1,0 +1,65 @@
+//! Growth where pages stay apart: one page that holds the whole of what is needed, mapped where the pool wants it, or
+//! where the device put it.
+
+use super::miss::{PAGE_MAX, PAGE_MIN};
+use super::{Named, Pool, index};
+use crate::alloc::heap::Heap;
+use crate::alloc::plan::Sources;
+use crate::alloc::size::{GRAIN, round_down};
+use crate::backend::{Backend, BackendError};
+use crate::base::error::Error;
+
+/// The usual page is this share of what the pool needs, within `PAGE_MIN` and `PAGE_MAX`. Free memory cannot be put
+/// together across pages here, so what the page's size costs at its ends it more than gains in blocks that find
+/// room beside each other.
+const PAGE_SHARE: u64 = 4;
+
+impl Pool {
+    /// What is tried for a request of `len` bytes: a page of the usual size, then one of just the size that is needed.
+    /// The second alone near the limit, where what is left over in one page may be missing for the next.
+    pub(super) fn steps_apart(&self, len: u64) -> Result<Vec<Sources>, Error> {
+        let slot = self.backend.granularity();
+        let stats = self.books()?.stats;
+        let peak = stats.used_peak.max(stats.used + len);
+        let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
+        let near = self.near_limit(peak);
+        let create = |page_min| Sources {
+            wake: false,
+            alias: false,
+            join: false,
+            create: self.left(stats.reserved),
+            page_min,
+            page_max: page_min,
+        };
+        let usual = (!near).then(|| create(round_down(usual, slot)));
+        Ok(usual.into_iter().chain([create(slot)]).collect())
+    }
+
+    /// Creates a page that comes with its address, and serves from it before anybody else can. None: the sources do
+    /// not suffice. The caller holds `grow`.
+    pub(super) fn attempt_placed<T>(
+        &self,
+        len: u64,
+        align: u64,
+        stream: Named,
+        sources: Sources,
+        serve: impl FnOnce(&mut Heap, u32) -> T,
+    ) -> Result<Option<T>, BackendError> {
+        // room for the block wherever the page begins
+        let need = len + align - GRAIN;
+        let page = self.heap.lock().page_for(need, sources);
+        let Some(bytes) = page else { return Ok(None) };
+        let (at, handle) = self.backend.create_at(bytes)?;
+        if !at.0.is_multiple_of(GRAIN) {
+            self.backend.release(handle, bytes)?;
+            return Err(BackendError::Other(format!(
+                "{} memory came at {at}, which is not aligned to {GRAIN} B",
+                self.backend.name()
+            )));
+        }
+        let mut heap = self.heap.lock();
+        heap.add_segment(at.0, handle, bytes);
+        let index = index(&mut heap, stream);
+        Ok(Some(serve(&mut heap, index)))
+    }
+}
