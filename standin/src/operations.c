@@ -1,6 +1,10 @@
 #include "operations.h"
 
+#include <wchar.h>
+
 #include "reach.h"
+
+_Static_assert(sizeof(wchar_t) == 4, "a fill of words is one of wide characters");
 
 void operation_add_use(struct operation *operation, uintptr_t at, size_t bytes, bool writes) {
     if (bytes == 0) {
@@ -59,10 +63,7 @@ void operation_run(const struct operation *operation) {
         if (operation->width == 1) {
             memset(operation->to, (int)operation->value, operation->bytes);
         } else {
-            uint32_t *to = operation->to;
-            for (size_t i = 0; i < operation->bytes / 4; i++) {
-                to[i] = operation->value;
-            }
+            wmemset(operation->to, (wchar_t)operation->value, operation->bytes / sizeof(wchar_t));
         }
         break;
     case DO_COPY:

@@ -25,10 +25,10 @@ static void tear_down(void) {
 static void write_on(CUstream stream, size_t offset) { OK(cuMemsetD8Async(at + offset, 1, 64, stream)); }
 
 /* Until the work is over, as nobody who asks the driver knows. */
-static volatile int over;
+static int over;
 static void tell(void *data) {
     (void)data;
-    over = 1;
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
 }
 
 /* ---- what orders ---- */
@@ -133,7 +133,7 @@ static void the_legacy_stream_after_one_that_is_gone(void) {
     write_on(a, 0);
     OK(cuLaunchHostFunc(a, tell, NULL));
     OK(cuStreamDestroy_v2(a));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
@@ -226,7 +226,7 @@ static void being_over(void) {
     set_up();
     standin_declare_use(a, (void *)(uintptr_t)at, 64);
     OK(cuLaunchHostFunc(a, tell, NULL));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
@@ -313,7 +313,7 @@ static void unmapped_when_it_is_over_but_nobody_has_seen_it(void) {
     set_up();
     standin_declare_use(a, (void *)(uintptr_t)at, 64);
     OK(cuLaunchHostFunc(a, tell, NULL));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
