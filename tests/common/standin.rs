@@ -182,6 +182,7 @@ calls! {
     event_destroy "cuEventDestroy_v2" (Object) -> Code;
     event_record "cuEventRecord" (Object, Object) -> Code;
     event_query "cuEventQuery" (Object) -> Code;
+    copy_to_host_async "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Object) -> Code;
     launch_function "cuLaunchHostFunc" (Object, unsafe extern "C" fn(*mut c_void), *mut c_void) -> Code;
     fill "cuMemsetD8Async" (u64, u8, usize, Object) -> Code;
     copy_to_host "cuMemcpyDtoH_v2" (*mut c_void, u64, usize) -> Code;
@@ -291,4 +292,31 @@ pub fn capture_mode() -> c_uint {
     let mut back = mode;
     ok!(exchange_capture_mode(&raw mut back));
     mode
+}
+
+/// Calls of all kinds since the faults were last reset, but for those that only tell.
+pub fn all_calls() -> u64 {
+    control!(calls(std::ptr::null()))
+}
+
+/// Has `second` wait for what was queued on `first`, without the knowledge of any pool.
+pub fn order(first: Object, second: Object) {
+    let mut event = std::ptr::null_mut();
+    ok!(event_create(&raw mut event, 2));
+    ok!(event_record(event, first));
+    ok!(stream_wait_event(second, event, 0));
+    ok!(event_destroy(event));
+}
+
+unsafe extern "C" fn sleep(microseconds: Object) {
+    std::thread::sleep(std::time::Duration::from_micros(microseconds.addr() as u64));
+}
+
+/// Keeps a stream busy for a while.
+pub fn rest(stream: Object, microseconds: usize) {
+    ok!(launch_function(
+        stream,
+        sleep,
+        std::ptr::without_provenance_mut(microseconds)
+    ));
 }

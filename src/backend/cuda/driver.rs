@@ -319,11 +319,14 @@ impl Driver {
     }
 
     /// An attribute of a device; 0 if this driver does not know it.
-    pub(super) fn attribute(&self, attribute: c_int, device: CUdevice) -> c_int {
+    pub(super) fn attribute(&self, attribute: c_int, device: CUdevice) -> Result<c_int, BackendError> {
+        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
         let mut value = 0;
         // SAFETY: the variable is ours.
-        let code = unsafe { (self.symbols.device_get_attribute)(&raw mut value, attribute, device) };
-        if code == SUCCESS { value } else { 0 }
+        match unsafe { (self.symbols.device_get_attribute)(&raw mut value, attribute, device) } {
+            INVALID_VALUE => Ok(0),
+            code => self.check("cuDeviceGetAttribute", code).map(|()| value),
+        }
     }
 
     /// The version of CUDA that this driver is for, such as "12.4".
@@ -387,7 +390,11 @@ impl Driver {
 /// time, and what is not given back now is gone until the process ends.
 pub(super) fn insist(mut call: impl FnMut() -> Code) -> Code {
     match call() {
-        code @ (SUCCESS | NOT_INITIALIZED | DEINITIALIZED) => code,
+        SUCCESS => SUCCESS,
+        code @ (NOT_INITIALIZED | DEINITIALIZED) => {
+            GONE.store(true, Ordering::Relaxed);
+            code
+        }
         _ => call(),
     }
 }
