@@ -24,6 +24,22 @@ void operation_end(struct operation *operation) {
     free(operation->uses);
 }
 
+bool operation_writes_host(const struct operation *operation) {
+    for (size_t i = 0; i < operation->use_count; i++) {
+        if (operation->uses[i].writes && reach_is_host(operation->uses[i].at)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum tidings operation_tells(const struct operation *operation) {
+    if (operation->kind == DO_CALL) {
+        return operation->use_count > 0 ? OF_ALL_BEFORE : OF_ITSELF;
+    }
+    return operation_writes_host(operation) ? OF_ITSELF : NO_TIDINGS;
+}
+
 void operation_check(const struct operation *operation, const struct device *device, const char *where) {
     for (size_t i = 0; i < operation->use_count; i++) {
         const struct use *use = &operation->uses[i];

@@ -154,6 +154,36 @@ static void a_host_function_that_tells_of_what_came_before(void) {
     tear_down();
 }
 
+/* The program looks at a flag in pinned memory, which the stream writes last. */
+static void a_flag_that_the_program_looks_at(void) {
+    set_up();
+    volatile unsigned *flag;
+    OK(cuMemHostAlloc((void **)&flag, 64, 0));
+    for (unsigned i = 1; i <= 200; i++) {
+        CUstream first = i % 2 ? a : b;
+        write_on(first, 0);
+        OK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)flag, i, 1, first));
+        while (*flag != i) {
+        }
+    }
+    OK(cuMemFreeHost((void *)flag));
+    tear_down();
+}
+
+/* Freeing waits for all work (measured), also for that of streams that are gone. */
+static void a_free_of_other_memory(void) {
+    set_up();
+    CUdeviceptr other;
+    write_on(a, 0);
+    OK(cuStreamDestroy_v2(a));
+    usleep(20000);
+    a = stream_of(CU_STREAM_NON_BLOCKING); /* which clears away what is over */
+    OK(cuMemAlloc_v2(&other, 64));
+    OK(cuMemFree_v2(other));
+    write_on(b, 0);
+    tear_down();
+}
+
 static void launches_of_one_graph(void) {
     set_up();
     CUgraph graph;
@@ -200,6 +230,18 @@ static void being_over(void) {
         usleep(100);
     }
     usleep(20000);
+    write_on(b, 0);
+}
+
+/* ... when it does not come last. */
+static void a_flag_that_comes_before(void) {
+    set_up();
+    volatile unsigned *flag;
+    OK(cuMemHostAlloc((void **)&flag, 64, 0));
+    OK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)flag, 1, 1, a));
+    write_on(a, 0);
+    while (*flag != 1) {
+    }
     write_on(b, 0);
 }
 
@@ -314,11 +356,14 @@ static const struct trial trials[] = {
     WELL_ORDERED(the_legacy_stream),
     WELL_ORDERED(the_legacy_stream_after_one_that_is_gone),
     WELL_ORDERED(a_host_function_that_tells_of_what_came_before),
+    WELL_ORDERED(a_flag_that_the_program_looks_at),
+    WELL_ORDERED(a_free_of_other_memory),
     WELL_ORDERED(launches_of_one_graph),
     UNORDERED(nothing, NOTHING_ORDERS),
     UNORDERED(reading_what_is_written, NOTHING_ORDERS),
     UNORDERED(writing_what_is_read, NOTHING_ORDERS),
     UNORDERED(being_over, NOTHING_ORDERS),
+    UNORDERED(a_flag_that_comes_before, NOTHING_ORDERS),
     UNORDERED(an_event_recorded_too_early, NOTHING_ORDERS),
     UNORDERED(an_event_waited_for_too_late, NOTHING_ORDERS),
     UNORDERED(the_legacy_stream_and_one_that_does_not_block, NOTHING_ORDERS),
