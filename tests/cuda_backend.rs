@@ -328,7 +328,8 @@ fn the_current_context_and_the_capture_mode_are_left_as_they_were() {
         let b = backend();
         let all = || {
             let mut all = Vec::new();
-            let steps: [(&str, &dyn Fn() -> Result<(), BackendError>); 7] = [
+            type Step<'a> = (&'a str, &'a dyn Fn() -> Result<(), BackendError>);
+            let steps: [Step<'_>; 7] = [
                 ("timeline", &|| b.timeline(handle(mine)).map(drop)),
                 ("per thread", &|| b.timeline(PER_THREAD).map(drop)),
                 ("record", &|| b.record(handle(mine)).map(|event| b.forget(event))),
