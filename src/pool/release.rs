@@ -144,9 +144,11 @@ impl Pool {
 
     /// Gives back all that these books hold. A call that fails leaves its object to the end of the process.
     fn give_up(&self, heap: Heap) {
-        if let Err(BackendError::Capturing(_)) = self.backend.synchronize_all() {
+        let wait = || self.backend.synchronize_all();
+        match wait().or_else(|_| wait()) {
+            Ok(()) | Err(BackendError::Lost(_)) => {}
             // queued work may use the memory, and cannot be waited for: the process ends with both
-            return;
+            Err(_) => return,
         }
         for stream in heap.streams() {
             let events = heap.arena(stream).events.iter().map(|event| event.0);

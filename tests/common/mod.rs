@@ -8,6 +8,8 @@ pub mod random;
 pub mod real;
 
 pub mod sim;
+#[allow(unsafe_code)]
+pub mod standin;
 
 use std::sync::Arc;
 use weir::backend::counting::Counting;

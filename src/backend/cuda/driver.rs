@@ -176,16 +176,16 @@ impl Library {
     }
 }
 
-/// Finds entry points as the driver's version has them.
-type GetProcAddressV2 =
-    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code;
-type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
+/// `cuGetProcAddress` as it has been since CUDA 12.0, and as it was since 11.3.
+type GetV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint) -> Code;
+type Get = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Code;
 
+/// Finds entry points as the driver's version has them.
 struct Lookup<'a> {
     library: &'a Library,
     version: c_int,
-    get_v2: Option<GetProcAddressV2>,
-    get: Option<GetProcAddress>,
+    get_v2: Option<GetV2>,
+    get: Option<Get>,
 }
 
 impl Lookup<'_> {
@@ -197,17 +197,12 @@ impl Lookup<'_> {
         Lookup {
             library,
             version,
-            // SAFETY: the types that these two have had since they appeared, in CUDA 12.0 and 11.3.
+            // SAFETY: NULL, or the function of that name, whose documented type this is.
             get_v2: unsafe {
-                std::mem::transmute::<*mut c_void, Option<GetProcAddressV2>>(since(
-                    12000,
-                    "cuGetProcAddress_v2",
-                ))
+                std::mem::transmute::<*mut c_void, Option<GetV2>>(since(12000, "cuGetProcAddress_v2"))
             },
             // SAFETY: as above.
-            get: unsafe {
-                std::mem::transmute::<*mut c_void, Option<GetProcAddress>>(since(11030, "cuGetProcAddress"))
-            },
+            get: unsafe { std::mem::transmute::<*mut c_void, Option<Get>>(since(11030, "cuGetProcAddress")) },
         }
     }
 
@@ -324,11 +319,14 @@ impl Driver {
     }
 
     /// An attribute of a device; 0 if this driver does not know it.
-    pub(super) fn attribute(&self, attribute: c_int, device: CUdevice) -> c_int {
+    pub(super) fn attribute(&self, attribute: c_int, device: CUdevice) -> Result<c_int, BackendError> {
+        const INVALID_VALUE: Code = CUresult::CUDA_ERROR_INVALID_VALUE as Code;
         let mut value = 0;
         // SAFETY: the variable is ours.
-        let code = unsafe { (self.symbols.device_get_attribute)(&raw mut value, attribute, device) };
-        if code == SUCCESS { value } else { 0 }
+        match unsafe { (self.symbols.device_get_attribute)(&raw mut value, attribute, device) } {
+            INVALID_VALUE => Ok(0),
+            code => self.check("cuDeviceGetAttribute", code).map(|()| value),
+        }
     }
 
     /// The version of CUDA that this driver is for, such as "12.4".
@@ -392,7 +390,11 @@ impl Driver {
 /// time, and what is not given back now is gone until the process ends.
 pub(super) fn insist(mut call: impl FnMut() -> Code) -> Code {
     match call() {
-        code @ (SUCCESS | NOT_INITIALIZED | DEINITIALIZED) => code,
+        SUCCESS => SUCCESS,
+        code @ (NOT_INITIALIZED | DEINITIALIZED) => {
+            GONE.store(true, Ordering::Relaxed);
+            code
+        }
         _ => call(),
     }
 }

@@ -10,7 +10,7 @@
 //! access list changes.
 
 use super::context::Identity;
-use super::driver::insist;
+use super::driver::{self, insist};
 use super::later::AllocationProp;
 use super::symbols::{Code, Mapping};
 use crate::backend::{Access, BackendError};
@@ -72,7 +72,7 @@ impl Memory {
     /// The call's name with its size, which is what one wants to know when it fails.
     fn check(&self, call: &str, bytes: u64, code: Code) -> Result<(), BackendError> {
         match code {
-            super::driver::SUCCESS => Ok(()),
+            driver::SUCCESS => Ok(()),
             code => self.context.check(&format!("{call} of {bytes} B"), code),
         }
     }
@@ -117,8 +117,10 @@ impl Memory {
         // SAFETY: what was mapped above, and an array of ours.
         let code = unsafe { (self.calls.set_access)(at, bytes as usize, list.as_ptr(), list.len()) };
         if let Err(error) = self.check("cuMemSetAccess", bytes, code) {
-            // SAFETY: what was mapped above; nobody has heard of it.
-            insist(|| unsafe { (self.calls.unmap)(at, bytes as usize) });
+            if driver::usable() {
+                // SAFETY: what was mapped above; nobody has heard of it.
+                insist(|| unsafe { (self.calls.unmap)(at, bytes as usize) });
+            }
             return Err(error);
         }
         self.mappings.insert(at, bytes);
@@ -156,11 +158,9 @@ impl Memory {
         }
         for (done, (&at, &bytes)) in self.mappings.iter().enumerate() {
             if let Err(error) = self.apply(at, bytes, device, access) {
-                for (&at, &bytes) in self.mappings.iter().take(done) {
-                    // what cannot be put back either is as the list says again when it is next mapped
-                    let _ = self
-                        .apply(at, bytes, device, before)
-                        .or_else(|_| self.apply(at, bytes, device, before));
+                for (&at, &bytes) in self.mappings.iter().take(done).take_while(|_| driver::usable()) {
+                    let put_back = || self.apply(at, bytes, device, before);
+                    let _ = put_back().or_else(|_| put_back());
                 }
                 return Err(error);
             }

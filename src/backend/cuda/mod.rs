@@ -27,7 +27,6 @@ use crate::base::units::{Addr, PageHandle, StreamHandle, Timeline};
 use context::{Context, RawEvent, relax};
 use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
 use cuda_driver_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult};
-use driver::insist;
 use later::AllocationProp;
 use memory::Memory;
 use std::ffi::{c_int, c_uint};
@@ -155,11 +154,8 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
     const MAPPING: c_int =
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as c_int;
     let (driver, device) = (context.driver, context.device);
-    let maps = driver
-        .symbols
-        .mapping
-        .filter(|_| driver.attribute(MAPPING, device) != 0);
-    let Some(calls) = maps.filter(|_| !options.plain) else {
+    let can_map = driver.attribute(MAPPING, device)? != 0;
+    let Some(calls) = driver.symbols.mapping.filter(|_| can_map && !options.plain) else {
         if options.handle_types != 0 {
             return Err(BackendError::NotSupported(
                 "ipc_handle_types are for mapped memory; other processes get plain memory by cuIpcGetMemHandle".into(),
@@ -168,7 +164,7 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
         return Ok((None, GRANULARITY));
     };
     if options.gpu_direct_rdma
-        && driver.attribute(later::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == 0
+        && driver.attribute(later::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device)? == 0
     {
         return Err(BackendError::NotSupported(format!(
             "device {} cannot let network cards reach mapped memory; try WEIR_DEVICE_MEMORY_PLAIN",
@@ -213,7 +209,7 @@ fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError>
     ];
     let mut left = types;
     for (bit, attribute, what) in known {
-        if types & bit != 0 && context.driver.attribute(attribute, context.device) == 0 {
+        if types & bit != 0 && context.driver.attribute(attribute, context.device)? == 0 {
             return Err(BackendError::NotSupported(format!(
                 "ipc_handle_types is {types:#x}, but device {} with this driver cannot export {what} ({bit:#x})",
                 context.ordinal
@@ -280,13 +276,12 @@ impl Backend for CudaBackend {
         }
         let own = self.streams.own()?;
         own.alive()?; // plain memory is the context's, and has ended with it
-        let _current = own.enter()?;
-        let _mode = relax(self.driver)?;
-        // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
-        own.check(
-            "cuMemFree",
-            insist(|| unsafe { (self.driver.symbols.mem_free)(page.0) }),
-        )
+        let free = || {
+            let (_current, _mode) = (own.enter()?, relax(self.driver)?);
+            // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
+            own.check("cuMemFree", unsafe { (self.driver.symbols.mem_free)(page.0) })
+        };
+        free().or_else(|error| if driver::usable() { free() } else { Err(error) })
     }
 
     fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
