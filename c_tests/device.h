@@ -58,6 +58,7 @@ enum { CAPTURE_STATUS_NONE = 0, CAPTURE_STATUS_ACTIVE = 1, CAPTURE_STATUS_INVALI
     CALL(StreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *status))                     \
     CALL(StreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))                   \
     CALL(StreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph *graph))                    \
+    CALL(ThreadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *mode))                  \
     CALL(EventCreate, "cuEventCreate", (CUevent * event, unsigned flags))                              \
     CALL(EventDestroy, "cuEventDestroy_v2", (CUevent event))                                           \
     CALL(EventRecord, "cuEventRecord", (CUevent event, CUstream stream))                               \

@@ -14,6 +14,7 @@ static void trim_and_squeeze(void) {
     CHECK_OK(weir_pool_alloc(pool, 32 * MiB, NULL, &a));
     CHECK_OK(weir_pool_alloc(pool, 32 * MiB, NULL, &b));
     CHECK_OK(weir_pool_free(pool, a, NULL));
+    CHECK_OK(weir_stream_synchronize(NULL)); /* trim does not wait */
     uint64_t reserved = CHECK_STATS(pool).reserved_bytes;
     CHECK(reserved >= 64 * MiB); /* kept by default */
 

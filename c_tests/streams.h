@@ -118,16 +118,18 @@ static inline void opener_start(opener *o, gate *g, long ms) {
 
 static inline void opener_join(opener *o) { pthread_join(o->thread, NULL); }
 
-/* Page-locked host memory in powers of two, for copies that run behind: taken once, because the driver may wait when
- * it gives such memory back, and handed out from lists. The first word of each piece links it while it is free. */
+/* What copies that run behind need: page-locked host memory in powers of two, and events. Taken once, because the driver
+ * may wait when it gives such memory back, and handed out from lists; the first word of a piece links it while free. */
+enum { STAGING_MIB = 160, STAGING_EVENTS = 1024 };
 typedef struct {
     char *start;
     size_t used;
     void *free_of[64];
+    CUevent events[STAGING_EVENTS], free_events[STAGING_EVENTS];
+    int event_count, free_event_count;
     pthread_mutex_t lock;
 } staging_area;
 
-enum { STAGING_MIB = 160 };
 static staging_area staging = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static inline int staging_class(size_t bytes) {
@@ -164,18 +166,39 @@ static inline void staging_give(void *piece, size_t bytes) {
     pthread_mutex_unlock(&staging.lock);
 }
 
-/* For programs that used jobs, when no work is in flight any more. */
-static inline void staging_end(void) {
-    if (staging.start != NULL) {
-        DEVICE_OK(cu.MemFreeHost(staging.start));
-        memset(staging.free_of, 0, sizeof staging.free_of);
-        staging.start = NULL;
-        staging.used = 0;
+static inline CUevent staging_event(void) {
+    CUevent event = NULL;
+    pthread_mutex_lock(&staging.lock);
+    if (staging.free_event_count > 0) {
+        event = staging.free_events[--staging.free_event_count];
+    } else {
+        CHECK(staging.event_count < STAGING_EVENTS);
+        DEVICE_OK(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        staging.events[staging.event_count++] = event;
     }
+    pthread_mutex_unlock(&staging.lock);
+    return event;
 }
 
-/* A pattern over a block: words that depend on their place and on a seed. On a device the words go through a piece
- * of page-locked memory, a flag there is set when the work is done, and whoever asks for the result compares. */
+static inline void staging_give_event(CUevent event) {
+    pthread_mutex_lock(&staging.lock);
+    staging.free_events[staging.free_event_count++] = event;
+    pthread_mutex_unlock(&staging.lock);
+}
+
+/* For programs that used jobs, when no work is in flight any more. */
+static inline void staging_end(void) {
+    for (int i = 0; i < staging.event_count; i++) {
+        DEVICE_OK(cu.EventDestroy(staging.events[i]));
+    }
+    if (staging.start != NULL) {
+        DEVICE_OK(cu.MemFreeHost(staging.start));
+    }
+    staging = (staging_area){.lock = PTHREAD_MUTEX_INITIALIZER};
+}
+
+/* A pattern over a block: words that depend on their place and on a seed. On a device the words go through a piece of
+ * page-locked memory, an event tells that the work is done, and whoever asks for the result compares. */
 typedef struct {
     uint64_t *words;
     size_t bytes;
@@ -183,7 +206,7 @@ typedef struct {
     long ms; /* rest before the work */
     atomic_int done, bad;
     uint64_t *staged;
-    atomic_uint *flag;
+    CUevent over;
     int checks;
 } job;
 
@@ -234,8 +257,7 @@ static inline void job_stage(weir_stream stream, job *j) {
         stream_queue(stream, job_rest, j);
     }
     j->staged = (uint64_t *)staging_take(j->bytes);
-    j->flag = (atomic_uint *)staging_take(sizeof *j->flag);
-    atomic_store(j->flag, 0);
+    j->over = staging_event();
 }
 
 static inline void queue_write(weir_stream stream, job *j) {
@@ -246,7 +268,7 @@ static inline void queue_write(weir_stream stream, job *j) {
     job_stage(stream, j);
     words_fill(j->staged, j);
     DEVICE_OK(cu.MemcpyHtoDAsync(device_address(j->words), j->staged, j->bytes / 8 * 8, stream));
-    DEVICE_OK(cu.MemsetD32Async(device_address(j->flag), 1, 1, stream));
+    DEVICE_OK(cu.EventRecord(j->over, stream));
 }
 
 static inline void queue_check(weir_stream stream, job *j) {
@@ -257,17 +279,23 @@ static inline void queue_check(weir_stream stream, job *j) {
     job_stage(stream, j);
     j->checks = 1;
     DEVICE_OK(cu.MemcpyDtoHAsync(j->staged, device_address(j->words), j->bytes / 8 * 8, stream));
-    DEVICE_OK(cu.MemsetD32Async(device_address(j->flag), 1, 1, stream));
+    DEVICE_OK(cu.EventRecord(j->over, stream));
 }
 
-/* Is the work done? */
+/* Is the work done? May be asked beside a capture. */
 static inline int job_done(job *j) {
-    if (j->staged != NULL && atomic_load(j->flag)) {
-        atomic_store(&j->bad, j->checks && words_broken(j->staged, j));
-        atomic_store(&j->done, 1);
-        staging_give(j->staged, j->bytes);
-        staging_give(j->flag, sizeof *j->flag);
-        j->staged = NULL;
+    if (j->staged != NULL) {
+        int mode = CAPTURE_RELAXED;
+        DEVICE_OK(cu.ThreadExchangeCaptureMode(&mode));
+        int over = event_complete(j->over);
+        DEVICE_OK(cu.ThreadExchangeCaptureMode(&mode));
+        if (over) {
+            atomic_store(&j->bad, j->checks && words_broken(j->staged, j));
+            atomic_store(&j->done, 1);
+            staging_give(j->staged, j->bytes);
+            staging_give_event(j->over);
+            j->staged = NULL;
+        }
     }
     return atomic_load(&j->done);
 }

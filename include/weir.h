@@ -785,8 +785,8 @@ weir_status weir_pool_reset_peaks(weir_pool *pool);
  * Records `event` behind the work queued on `stream`, and every pool learns of it: blocks freed on `stream` before
  * this call are for any stream that waits for the event.
  *
- * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
- * WEIR_ERROR_FORKED.
+ * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for the default stream while a
+ * blocking stream is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_event_record(weir_event event,
                               weir_stream stream);
@@ -805,7 +805,8 @@ weir_status weir_stream_wait_event(weir_stream stream,
  * before this call are for any stream. A stream that is not a live host stream has nothing in flight. The release
  * threshold is applied.
  *
- * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * Errors: WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that is captured, and as weir_event_record: the
+ * capture goes on; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_stream_synchronize(weir_stream stream);
 
@@ -813,7 +814,8 @@ weir_status weir_stream_synchronize(weir_stream stream);
  * Blocks until the work before the last record of `event` is complete, and every pool learns of it. The release
  * threshold is applied.
  *
- * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_CAPTURE for an event that was recorded in a capture, which the driver
+ * may end for it; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_event_synchronize(weir_event event);
 

@@ -1,4 +1,4 @@
-/* The streams that CUDA makes itself, ordinary streams of both kinds, one stream shared by many threads, and a stream
+/* The streams that CUDA makes itself, ordinary streams of both kinds, streams shared by many threads, and a stream
  * whose handle belonged to another one before. */
 #include "../scene.h"
 
@@ -119,40 +119,55 @@ static void recycled_handle(void) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
+/* Many threads on two streams of a pool with little room: what one thread frees on a stream, another thread's event on
+ * the same stream must not make anybody's before its time. */
 typedef struct {
     weir_pool *pool;
     weir_stream stream;
     uint64_t seed;
 } sharer;
 
+static void wait_for_job(job *j) {
+    while (!job_done(j)) {
+        usleep(20);
+    }
+    CHECK_GOOD(*j);
+}
+
 static void *on_shared_stream(void *arg) {
+    enum { BEHIND = 8 };
     sharer *me = (sharer *)arg;
-    int rounds = check_under("valgrind") ? 20 : 200;
+    int rounds = check_under("valgrind") ? 60 : 600;
+    job writes[BEHIND], checks[BEHIND];
     program_thread();
-    for (int i = 0; i < rounds; i++) {
-        size_t bytes = i % 10 == 0 ? MiB : 256 + (size_t)i * 512;
+    for (int i = 0; i < rounds + BEHIND; i++) {
+        int k = i % BEHIND;
+        if (i >= BEHIND) {
+            wait_for_job(&writes[k]);
+            wait_for_job(&checks[k]);
+        }
+        if (i >= rounds) {
+            continue;
+        }
+        size_t bytes = i % 4 == 0 ? 2000 : 64 * KiB + (size_t)(i % 5) * 100 * KiB;
         void *p;
         CHECK_OK(weir_pool_alloc(me->pool, bytes, me->stream, &p));
-        job write = job_over(p, bytes, me->seed + (uint64_t)i), check = write;
-        queue_write(me->stream, &write);
-        queue_check(me->stream, &check);
+        writes[k] = checks[k] = job_over(p, bytes, me->seed + (uint64_t)i);
+        queue_write(me->stream, &writes[k]);
+        queue_check(me->stream, &checks[k]);
         CHECK_OK(weir_pool_free(me->pool, p, me->stream));
-        while (!job_done(&write) || !job_done(&check)) {
-            usleep(20);
-        }
-        CHECK_GOOD(check);
     }
     return NULL;
 }
 
-static void many_threads_on_one_stream(void) {
+static void many_threads_on_two_streams(void) {
     enum { THREADS = 8 };
-    weir_pool *pool = check_pool(0);
-    weir_stream stream = stream_new();
+    weir_pool *pool = check_pool(32 * MiB);
+    weir_stream streams[2] = {stream_new(), stream_new()};
     pthread_t threads[THREADS];
     sharer sharers[THREADS];
     for (int i = 0; i < THREADS; i++) {
-        sharers[i] = (sharer){pool, stream, (uint64_t)i << 32};
+        sharers[i] = (sharer){pool, streams[i % 2], (uint64_t)i << 32};
         CHECK_EQUAL(pthread_create(&threads[i], NULL, on_shared_stream, &sharers[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
@@ -161,7 +176,9 @@ static void many_threads_on_one_stream(void) {
     weir_pool_stats s = CHECK_STATS(pool);
     CHECK_EQUAL(s.allocations, s.frees);
     CHECK_EQUAL(s.used_bytes, 0);
-    stream_end(stream);
+    CHECK(s.reserved_bytes_peak <= 32 * MiB);
+    stream_end(streams[0]);
+    stream_end(streams[1]);
     CHECK_OK(weir_pool_destroy(pool));
 }
 
@@ -171,7 +188,7 @@ int main(void) {
     every_kind_of_stream();
     per_thread_streams_are_several();
     recycled_handle();
-    many_threads_on_one_stream();
+    many_threads_on_two_streams();
     CHECK_OK(weir_finalize());
     staging_end();
     return program_end();

@@ -47,6 +47,8 @@ static void context_empty(struct context *context) {
     events_drop(context);
     allocations_drop(context);
     memset(context->peers, 0, sizeof context->peers);
+    clock_end(&context->gone);
+    clock_end(&context->gone_blocking);
 }
 
 void context_reset_primary(struct device *device) {
@@ -292,8 +294,11 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
     LEAVE(CUDA_SUCCESS);
 }
 
-static void forget(void *context, void *data) {
+static void forget(void *object, void *data) {
+    struct context *context = object;
     (void)data;
+    clock_end(&context->gone);
+    clock_end(&context->gone_blocking);
     free(context);
 }
 

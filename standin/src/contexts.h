@@ -2,6 +2,7 @@
 #ifndef STANDIN_CONTEXTS_H
 #define STANDIN_CONTEXTS_H
 
+#include "clocks.h"
 #include "devices.h"
 #include "handles.h"
 
@@ -18,6 +19,8 @@ struct context {
     bool excused;
     bool peers[MAX_DEVICES]; /* cuCtxEnablePeerAccess */
     struct stream *legacy;   /* made when first used */
+    /* The last work of streams that are gone: of all, and of those that the legacy stream waits for. */
+    struct clock gone, gone_blocking;
 };
 
 extern struct handles contexts;

@@ -4,6 +4,7 @@
 #include "captures.h"
 #include "hazards.h"
 #include "user_objects.h"
+#include "worker.h"
 
 struct handles graphs = {.kind = "graph"}, execs = {.kind = "executable graph"};
 
@@ -86,7 +87,7 @@ static bool is_ready(const struct node *node, const bool *done) {
     return !done[node->index];
 }
 
-void exec_run(struct exec *exec, const struct stream *stream) {
+void exec_run(struct exec *exec, struct stream *stream, const struct work *work) {
     const struct graph *graph = exec->graph;
     bool *done = must_alloc(graph->count * sizeof *done);
     for (size_t left = graph->count; left > 0 && !stream->device->lost; left--) {
@@ -96,6 +97,9 @@ void exec_run(struct exec *exec, const struct stream *stream) {
         }
         const struct operation *operation = &graph->nodes[i]->operation;
         operation_check(operation, stream->device, stream_name(stream));
+        /* The last node tells of the whole graph. */
+        enum tidings tidings = operation_tells(operation);
+        work_observe(stream, work, tidings == OF_ITSELF && left > 1 ? OF_ALL_BEFORE : tidings);
         books_unlock();
         operation_run(operation);
         books_lock();

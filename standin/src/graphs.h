@@ -50,7 +50,7 @@ struct node *graph_add(struct graph *graph, struct operation *operation, struct 
 
 /* Does all nodes, each behind those that it depends on and otherwise the youngest first: a graph that relies on an
  * order which it does not ask for goes wrong. Lets go of the lock meanwhile. */
-void exec_run(struct exec *exec, const struct stream *stream);
+void exec_run(struct exec *exec, struct stream *stream, const struct work *work);
 /* A launch is being queued, as the last work on its stream: so with all its nodes' uses of memory. */
 void exec_queued(const struct exec *exec, struct stream *stream);
 void exec_release(struct exec *exec);

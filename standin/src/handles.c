@@ -1,41 +1,51 @@
 #include "handles.h"
 
-#include <sys/mman.h>
+static size_t chunk_slots(size_t chunk) { return HANDLE_CHUNK_FIRST << chunk; }
 
-static size_t index_of(const struct handles *table, const void *handle) {
-    uintptr_t at = (uintptr_t)handle, base = (uintptr_t)table->slots;
-    if (table->slots == NULL || at < base || at >= base + table->used * sizeof(struct slot) ||
-        (at - base) % sizeof(struct slot) != 0) {
-        rule_broken("%s %p was never one", table->kind, handle);
+/* Slots in the chunks before this one. */
+static size_t slots_before(size_t chunk) { return chunk_slots(chunk) - HANDLE_CHUNK_FIRST; }
+
+static struct slot *slot_of(const struct handles *table, const void *handle) {
+    uintptr_t at = (uintptr_t)handle;
+    for (size_t i = 0; i < HANDLE_CHUNKS && table->chunks[i] != NULL; i++) {
+        uintptr_t base = (uintptr_t)table->chunks[i];
+        size_t index = (at - base) / sizeof(struct slot);
+        if (at >= base && index < chunk_slots(i) && (at - base) % sizeof(struct slot) == 0 &&
+            slots_before(i) + index < table->used) {
+            return &table->chunks[i][index];
+        }
     }
-    return (at - base) / sizeof(struct slot);
+    rule_broken("%s %p was never one", table->kind, handle);
+}
+
+static struct slot *slot_numbered(struct handles *table, size_t number) {
+    size_t chunk = 0;
+    while (number >= slots_before(chunk + 1)) {
+        chunk++;
+    }
+    if (chunk == HANDLE_CHUNKS) {
+        cannot_go_on("too many handles");
+    }
+    if (table->chunks[chunk] == NULL) {
+        table->chunks[chunk] = must_alloc(chunk_slots(chunk) * sizeof(struct slot));
+    }
+    return &table->chunks[chunk][number - slots_before(chunk)];
 }
 
 void *handle_new(struct handles *table, void *object) {
-    if (table->slots == NULL) {
-        void *at = mmap(NULL, HANDLES_MAX * sizeof(struct slot), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (at == MAP_FAILED) {
-            cannot_go_on("no room for handles");
-        }
-        table->slots = at;
-    }
-    size_t index;
-    if (table->free != 0) {
-        index = table->free - 1;
-        table->free = table->slots[index].next_free;
-    } else if (table->used < HANDLES_MAX) {
-        index = table->used++;
+    struct slot *slot = table->free;
+    if (slot != NULL) {
+        table->free = slot->next_free;
     } else {
-        cannot_go_on("too many handles");
+        slot = slot_numbered(table, table->used);
+        table->used++;
     }
-    table->slots[index].object = object;
-    table->live++;
-    return &table->slots[index];
+    slot->object = object;
+    return slot;
 }
 
 void *handle_find(const struct handles *table, const void *handle) {
-    return table->slots[index_of(table, handle)].object;
+    return slot_of(table, handle)->object;
 }
 
 void *handle_object(const struct handles *table, const void *handle) {
@@ -47,7 +57,7 @@ void *handle_object(const struct handles *table, const void *handle) {
 }
 
 CUresult handle_look_up(const struct handles *table, const void *handle, void **object) {
-    if (table->slots[index_of(table, handle)].buried) {
+    if (slot_of(table, handle)->buried) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     *object = handle_object(table, handle);
@@ -55,32 +65,33 @@ CUresult handle_look_up(const struct handles *table, const void *handle, void **
 }
 
 void handle_bury(struct handles *table, void *handle) {
-    struct slot *slot = &table->slots[index_of(table, handle)];
+    struct slot *slot = slot_of(table, handle);
     slot->object = NULL;
     slot->buried = true;
-    table->live--;
 }
 
 void handle_free(struct handles *table, void *handle) {
-    size_t index = index_of(table, handle);
-    table->slots[index].object = NULL;
-    table->slots[index].next_free = table->free;
-    table->free = index + 1;
-    table->live--;
+    struct slot *slot = slot_of(table, handle);
+    slot->object = NULL;
+    slot->next_free = table->free;
+    table->free = slot;
 }
 
 void handles_each(const struct handles *table, void (*each)(void *object, void *data), void *data) {
-    for (size_t i = 0; i < table->used; i++) {
-        if (table->slots[i].object != NULL) {
-            each(table->slots[i].object, data);
+    for (size_t i = 0; i < HANDLE_CHUNKS && table->chunks[i] != NULL; i++) {
+        for (size_t j = 0; j < chunk_slots(i); j++) {
+            if (table->chunks[i][j].object != NULL) {
+                each(table->chunks[i][j].object, data);
+            }
         }
     }
 }
 
 void handles_end(struct handles *table) {
-    if (table->slots != NULL) {
-        munmap(table->slots, HANDLES_MAX * sizeof(struct slot));
+    for (size_t i = 0; i < HANDLE_CHUNKS; i++) {
+        free(table->chunks[i]);
+        table->chunks[i] = NULL;
     }
-    table->slots = NULL;
-    table->used = table->free = table->live = 0;
+    table->used = 0;
+    table->free = NULL;
 }

@@ -1,7 +1,8 @@
 /* Tables of handles. The handle last given back is the next one given out: a program that keeps one too long meets
  * somebody else's object at once, not by chance on some other day.
  *
- * A table's slots never move, so that a value can be told to be a handle, to have been one, or neither. */
+ * A table's slots never move, so that a value can be told to be a handle, to have been one, or neither. They are heap
+ * memory, where leak checkers look for references. */
 #ifndef STANDIN_HANDLES_H
 #define STANDIN_HANDLES_H
 
@@ -9,21 +10,21 @@
 
 #pragma GCC visibility push(hidden)
 
+#define HANDLE_CHUNKS 12
+#define HANDLE_CHUNK_FIRST ((size_t)256)
+
 struct slot {
     void *object; /* NULL: given back */
     bool buried;
-    size_t next_free;
+    struct slot *next_free;
 };
 
 struct handles {
     const char *kind; /* for messages: "stream" */
-    struct slot *slots;
-    size_t used; /* slots ever given out */
-    size_t free; /* index + 1 of the one given back last */
-    size_t live;
+    struct slot *chunks[HANDLE_CHUNKS]; /* each twice as large as the one before */
+    size_t used;                        /* slots ever given out */
+    struct slot *free;                  /* the one given back last */
 };
-
-#define HANDLES_MAX ((size_t)1 << 20)
 
 /* A fresh handle for `object`. */
 void *handle_new(struct handles *table, void *object);

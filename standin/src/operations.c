@@ -1,6 +1,10 @@
 #include "operations.h"
 
+#include <wchar.h>
+
 #include "reach.h"
+
+_Static_assert(sizeof(wchar_t) == 4, "a fill of words is one of wide characters");
 
 void operation_add_use(struct operation *operation, uintptr_t at, size_t bytes, bool writes) {
     if (bytes == 0) {
@@ -24,6 +28,22 @@ void operation_end(struct operation *operation) {
     free(operation->uses);
 }
 
+bool operation_writes_host(const struct operation *operation) {
+    for (size_t i = 0; i < operation->use_count; i++) {
+        if (operation->uses[i].writes && reach_is_host(operation->uses[i].at)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum tidings operation_tells(const struct operation *operation) {
+    if (operation->kind == DO_CALL) {
+        return operation->use_count > 0 ? OF_ALL_BEFORE : OF_ITSELF;
+    }
+    return operation_writes_host(operation) ? OF_ITSELF : NO_TIDINGS;
+}
+
 void operation_check(const struct operation *operation, const struct device *device, const char *where) {
     for (size_t i = 0; i < operation->use_count; i++) {
         const struct use *use = &operation->uses[i];
@@ -43,10 +63,7 @@ void operation_run(const struct operation *operation) {
         if (operation->width == 1) {
             memset(operation->to, (int)operation->value, operation->bytes);
         } else {
-            uint32_t *to = operation->to;
-            for (size_t i = 0; i < operation->bytes / 4; i++) {
-                to[i] = operation->value;
-            }
+            wmemset(operation->to, (wchar_t)operation->value, operation->bytes / sizeof(wchar_t));
         }
         break;
     case DO_COPY:

@@ -32,6 +32,11 @@ void operation_add_use(struct operation *operation, uintptr_t at, size_t bytes, 
 /* A copy of its own, for a graph that is instantiated. */
 struct operation operation_copy(const struct operation *operation);
 void operation_end(struct operation *operation);
+/* Does it write host memory, where the program may look without asking the driver? */
+bool operation_writes_host(const struct operation *operation);
+/* What the host may learn while it is done, by a function of its own or in its memory: that all before it is, and it
+ * itself, too, unless it is a function that stands for a device's work. */
+enum tidings { NO_TIDINGS, OF_ALL_BEFORE, OF_ITSELF } operation_tells(const struct operation *operation);
 /* May a device do it now? Breaks a rule if not. */
 void operation_check(const struct operation *operation, const struct device *device, const char *where);
 /* Does it. Outside the lock. */

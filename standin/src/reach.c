@@ -43,4 +43,8 @@ bool reach_is_known(uintptr_t at) {
            ranges_with(&host_allocations, at) != NULL;
 }
 
+bool reach_is_host(uintptr_t at) {
+    return ranges_with(&device_allocations, at) == NULL && ranges_with(&reservations, at) == NULL;
+}
+
 bool reach_is_pageable(uintptr_t at) { return !reach_is_known(at); }

@@ -146,16 +146,25 @@ static void come_after_implied(struct stream *stream, struct work *work) {
     if (stream->blocking && stream->context->legacy != NULL) {
         come_after(stream, work, stream->context->legacy);
     }
-    for (struct stream *other = stream_list; stream->kind == STREAM_LEGACY && other != NULL; other = other->next) {
+    if (stream->kind != STREAM_LEGACY) {
+        return;
+    }
+    clock_merge(&stream->clock, &stream->context->gone_blocking);
+    for (struct stream *other = stream_list; other != NULL; other = other->next) {
         if (other->context == stream->context && other->blocking) {
             come_after(stream, work, other);
         }
     }
 }
 
+/* May the program learn from this work itself that it is done? It can look at its own memory. */
+static bool tells(const struct work *work) {
+    return work->exec != NULL || work->operation.kind == DO_CALL || operation_writes_host(&work->operation);
+}
+
 void stream_queue(struct stream *stream, struct work *work) {
     come_after_implied(stream, work);
-    if (work->exec != NULL || work->operation.kind == DO_CALL) {
+    if (tells(work)) {
         work->before = clock_copy(&stream->clock);
     }
     work->sequence = ++stream->queued;
@@ -173,13 +182,15 @@ void stream_queue(struct stream *stream, struct work *work) {
     worker_wake(stream);
 }
 
-/* A stream that is leaving the list still counts for what the legacy stream does next. */
 void stream_hand_over(struct stream *stream) {
+    struct point point = {stream, stream->queued};
+    if (stream->context != NULL) {
+        clock_add(&stream->context->gone, &point);
+        clock_merge(&stream->context->gone, &stream->clock);
+    }
     if (stream->context != NULL && stream->blocking) {
-        struct stream *legacy = stream_legacy(stream->context);
-        struct point point = {stream, stream->queued};
-        clock_add(&legacy->clock, &point);
-        clock_merge(&legacy->clock, &stream->clock);
+        clock_add(&stream->context->gone_blocking, &point);
+        clock_merge(&stream->context->gone_blocking, &stream->clock);
     }
     clock_end(&stream->clock);
 }
@@ -194,7 +205,17 @@ static bool is_covered(const struct context *context, const struct stream *strea
     return other == stream || (stream->kind == STREAM_LEGACY && other->context == context && other->blocking);
 }
 
+/* Streams that are gone have no work left, but it was not seen until now. */
+static void observe_gone(const struct context *context, const struct stream *stream) {
+    if (stream == NULL) {
+        clock_observe(&context->gone, NULL, 0);
+    } else if (stream->kind == STREAM_LEGACY) {
+        clock_observe(&context->gone_blocking, NULL, 0);
+    }
+}
+
 static void wait_for_covered(const struct context *context, const struct stream *stream) {
+    observe_gone(context, stream);
     struct covered {
         struct point point;
         struct clock clock;

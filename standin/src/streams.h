@@ -30,7 +30,7 @@ struct work {
     struct exec *exec; /* a graph's launch, or NULL */
     struct point *waits;
     size_t wait_count;
-    struct clock before; /* of a host function: what its start tells the host */
+    struct clock before; /* of work that the host may learn of by itself: what it then has seen, too */
     struct stamp *stamp; /* or NULL */
 };
 
@@ -84,7 +84,7 @@ void stream_queue(struct stream *stream, struct work *work);
 /* Waits for what is queued now, and has seen it complete then. */
 void stream_wait(struct stream *stream);
 void stream_release(struct stream *stream);
-/* What is known of a stream's order when it leaves the list. */
+/* The stream leaves the list: its context keeps what others may have to know of its work. */
 void stream_hand_over(struct stream *stream);
 void stamp_release(struct stamp *stamp);
 

@@ -34,6 +34,12 @@ static void wait_for(const struct point *point) {
     }
 }
 
+void work_observe(struct stream *stream, const struct work *work, enum tidings tidings) {
+    if (tidings != NO_TIDINGS) {
+        clock_observe(&work->before, stream, tidings == OF_ITSELF ? work->sequence : work->sequence - 1);
+    }
+}
+
 static bool is_off(const struct stream *stream) { return abandoned || stream->device->lost; }
 
 /* The work stays first in the queue while it is done: whoever takes memory away meanwhile finds it there. */
@@ -41,14 +47,11 @@ static void perform(struct stream *stream, struct work *work) {
     for (size_t i = 0; i < work->wait_count; i++) {
         wait_for(&work->waits[i]);
     }
-    if (!is_off(stream) && (work->exec != NULL || work->operation.kind == DO_CALL)) {
-        /* A host function may tell the program that it is running, and so that all before it is done. */
-        clock_observe(&work->before, stream, work->sequence - 1);
-    }
     if (!is_off(stream) && work->exec != NULL) {
-        exec_run(work->exec, stream);
+        exec_run(work->exec, stream, work);
     } else if (!is_off(stream)) {
         operation_check(&work->operation, stream->device, stream_name(stream));
+        work_observe(stream, work, operation_tells(&work->operation));
         if (work->operation.kind != DO_NOTHING) {
             books_unlock();
             operation_run(&work->operation);

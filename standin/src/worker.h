@@ -14,6 +14,8 @@ void worker_dismiss(struct stream *stream);
 void workers_reap(void);
 /* Workers leave out what is still queued from now on. */
 void workers_abandon(void);
+/* The host learns of it, from now on: one moment early, since nobody knows when it looks. */
+void work_observe(struct stream *stream, const struct work *work, enum tidings tidings);
 void work_end(struct work *work);
 
 #pragma GCC visibility pop

@@ -25,10 +25,10 @@ static void tear_down(void) {
 static void write_on(CUstream stream, size_t offset) { OK(cuMemsetD8Async(at + offset, 1, 64, stream)); }
 
 /* Until the work is over, as nobody who asks the driver knows. */
-static volatile int over;
+static int over;
 static void tell(void *data) {
     (void)data;
-    over = 1;
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
 }
 
 /* ---- what orders ---- */
@@ -133,7 +133,7 @@ static void the_legacy_stream_after_one_that_is_gone(void) {
     write_on(a, 0);
     OK(cuLaunchHostFunc(a, tell, NULL));
     OK(cuStreamDestroy_v2(a));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
@@ -151,6 +151,36 @@ static void a_host_function_that_tells_of_what_came_before(void) {
     gate_wait_reached(&gate);
     write_on(b, 0);
     gate_open(&gate);
+    tear_down();
+}
+
+/* The program looks at a flag in pinned memory, which the stream writes last. */
+static void a_flag_that_the_program_looks_at(void) {
+    set_up();
+    volatile unsigned *flag;
+    OK(cuMemHostAlloc((void **)&flag, 64, 0));
+    for (unsigned i = 1; i <= 200; i++) {
+        CUstream first = i % 2 ? a : b;
+        write_on(first, 0);
+        OK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)flag, i, 1, first));
+        while (*flag != i) {
+        }
+    }
+    OK(cuMemFreeHost((void *)flag));
+    tear_down();
+}
+
+/* Freeing waits for all work (measured), also for that of streams that are gone. */
+static void a_free_of_other_memory(void) {
+    set_up();
+    CUdeviceptr other;
+    write_on(a, 0);
+    OK(cuStreamDestroy_v2(a));
+    usleep(20000);
+    a = stream_of(CU_STREAM_NON_BLOCKING); /* which clears away what is over */
+    OK(cuMemAlloc_v2(&other, 64));
+    OK(cuMemFree_v2(other));
+    write_on(b, 0);
     tear_down();
 }
 
@@ -196,10 +226,22 @@ static void being_over(void) {
     set_up();
     standin_declare_use(a, (void *)(uintptr_t)at, 64);
     OK(cuLaunchHostFunc(a, tell, NULL));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
+    write_on(b, 0);
+}
+
+/* ... when it does not come last. */
+static void a_flag_that_comes_before(void) {
+    set_up();
+    volatile unsigned *flag;
+    OK(cuMemHostAlloc((void **)&flag, 64, 0));
+    OK(cuMemsetD32Async((CUdeviceptr)(uintptr_t)flag, 1, 1, a));
+    write_on(a, 0);
+    while (*flag != 1) {
+    }
     write_on(b, 0);
 }
 
@@ -271,7 +313,7 @@ static void unmapped_when_it_is_over_but_nobody_has_seen_it(void) {
     set_up();
     standin_declare_use(a, (void *)(uintptr_t)at, 64);
     OK(cuLaunchHostFunc(a, tell, NULL));
-    while (!over) {
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST)) {
         usleep(100);
     }
     usleep(20000);
@@ -314,11 +356,14 @@ static const struct trial trials[] = {
     WELL_ORDERED(the_legacy_stream),
     WELL_ORDERED(the_legacy_stream_after_one_that_is_gone),
     WELL_ORDERED(a_host_function_that_tells_of_what_came_before),
+    WELL_ORDERED(a_flag_that_the_program_looks_at),
+    WELL_ORDERED(a_free_of_other_memory),
     WELL_ORDERED(launches_of_one_graph),
     UNORDERED(nothing, NOTHING_ORDERS),
     UNORDERED(reading_what_is_written, NOTHING_ORDERS),
     UNORDERED(writing_what_is_read, NOTHING_ORDERS),
     UNORDERED(being_over, NOTHING_ORDERS),
+    UNORDERED(a_flag_that_comes_before, NOTHING_ORDERS),
     UNORDERED(an_event_recorded_too_early, NOTHING_ORDERS),
     UNORDERED(an_event_waited_for_too_late, NOTHING_ORDERS),
     UNORDERED(the_legacy_stream_and_one_that_does_not_block, NOTHING_ORDERS),

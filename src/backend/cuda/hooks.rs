@@ -1,6 +1,9 @@
 //! The driver's own ordering calls, for a program's streams and events. They are made as the program would make them:
-//! in its current context and capture mode, and an error says what the driver says. `InvalidStream` means that the driver
-//! does not know a handle; which one, where there are two, it does not say.
+//! in its current context, and an error says what the driver says. `InvalidStream` means that the driver does not know
+//! a handle; which one, where there are two, it does not say.
+//!
+//! No call here ends a capture, as the driver's own would: what cannot be done during one is refused before (the facts
+//! are those of `captures` and `Context::drain`), and waiting is done in relaxed mode.
 
 use super::captures::{self, Capturing};
 use super::context;
@@ -47,8 +50,26 @@ pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendErro
     }
 }
 
+/// Refuses the legacy stream while a blocking stream is captured.
+fn check_legacy(stream: StreamHandle) -> Result<(), BackendError> {
+    if stream.0 > streams::LEGACY {
+        return Ok(());
+    }
+    let driver = driver().ok_or(BackendError::Unloaded)?;
+    if context::current(driver)? == 0 {
+        return Ok(());
+    }
+    match captures::capturing(driver, stream)? {
+        Capturing::ByOther => Err(BackendError::Capturing(
+            "a blocking stream is being captured, which the default stream would have to wait for".into(),
+        )),
+        Capturing::No | Capturing::Into(_) => Ok(()),
+    }
+}
+
 /// Records a program's event on its stream.
 pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), BackendError> {
+    check_legacy(stream)?;
     // SAFETY: the program's event and stream; that they are such is the precondition of its call.
     with("cuEventRecord", |symbols| unsafe {
         (symbols.event_record)(event_handle(event), handle(stream))
@@ -57,6 +78,7 @@ pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), Back
 
 /// Makes a program's stream wait for its event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), BackendError> {
+    check_legacy(stream)?;
     // SAFETY: as for event_record.
     with("cuStreamWaitEvent", |symbols| unsafe {
         (symbols.stream_wait_event)(handle(stream), event_handle(event), 0)
@@ -80,6 +102,15 @@ pub fn stream_synchronize(stream: StreamHandle) -> Result<(), BackendError> {
 }
 
 fn synchronize_one(stream: StreamHandle) -> Result<(), BackendError> {
+    let driver = driver().ok_or(BackendError::Unloaded)?;
+    check_legacy(stream)?;
+    if let Capturing::Into(capture) = captures::capturing(driver, stream)? {
+        return Err(BackendError::Capturing(format!(
+            "work captured into a graph (capture {}) cannot be waited for",
+            capture.0
+        )));
+    }
+    let _mode = context::relax(driver)?;
     // SAFETY: as for event_record.
     with("cuStreamSynchronize", |symbols| unsafe {
         (symbols.stream_synchronize)(handle(stream))
@@ -88,25 +119,24 @@ fn synchronize_one(stream: StreamHandle) -> Result<(), BackendError> {
 
 /// Waits for a program's event.
 pub fn event_synchronize(event: EventHandle) -> Result<(), BackendError> {
+    let _mode = context::relax(driver().ok_or(BackendError::Unloaded)?)?;
     // SAFETY: as for event_record.
     with("cuEventSynchronize", |symbols| unsafe {
         (symbols.event_synchronize)(event_handle(event))
     })
 }
 
-/// Waits for all work in the current context, if there is one, and in those that pools know. The former as the program
-/// would: while it captures, that is an error and ends the capture.
+/// Waits for all work in the current context, if there is one, and in those that pools know. A context that no pool knows
+/// is waited for as the program would: while a stream of it is captured, that ends the capture.
 pub fn synchronize_all() -> Result<(), BackendError> {
     let driver = driver().ok_or(BackendError::Unloaded)?;
     let current = context::current(driver)?;
-    if current != 0 {
+    let joined = context::joined();
+    if current != 0 && joined.iter().all(|context| context.handle != current) {
         // SAFETY: no precondition.
         with("cuCtxSynchronize", |symbols| unsafe {
             (symbols.ctx_synchronize)()
         })?;
     }
-    let mut others = context::joined()
-        .into_iter()
-        .filter(|context| context.handle != current);
-    others.try_for_each(|context| context.drain())
+    joined.iter().try_for_each(|context| context.drain())
 }

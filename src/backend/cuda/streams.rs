@@ -35,7 +35,7 @@ const CAPTURED: u64 = 1 << 62;
 /// Contexts that one pool can know: the bits left in an event's number.
 const CONTEXTS: usize = 255;
 
-const LEGACY: usize = 1;
+pub(super) const LEGACY: usize = 1;
 pub(super) const PER_THREAD: usize = 2;
 
 static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
