@@ -165,7 +165,7 @@ fn handle(stream: Object) -> StreamHandle {
 /// A block of 16 MiB that its stream is at work on, for a while, when it is freed.
 fn busy_block_freed(pool: &Pool, stream: Object) {
     let at = pool.alloc(16 * M, 0, handle(stream)).expect("a block");
-    common::standin::rest(stream, 20_000);
+    common::standin::rest(stream, 100_000);
     ok!(fill(at.0, 1, 16 << 20, stream));
     pool.free(at, handle(stream)).expect("a free");
 }
@@ -248,7 +248,11 @@ fn an_event_that_does_not_cover_the_free_is_caught() {
         name,
         "are unmapped, and nobody has seen the work on stream",
         || {
-            scene(Mistake::RecordedEarly, trims);
+            scene(Mistake::RecordedEarly, |pool, other| {
+                // long enough for the event, and not for the work that the block was freed behind
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                trims(pool, other);
+            });
         },
     );
 }
