@@ -319,6 +319,9 @@ fn everything_is_waited_for_destroyed_streams_and_other_devices_included() {
     });
 }
 
+/// A call, or several, of the backend.
+type Step<'a> = &'a dyn Fn() -> Result<(), BackendError>;
+
 #[test]
 fn the_current_context_and_the_capture_mode_are_left_as_they_were() {
     let name = "the_current_context_and_the_capture_mode_are_left_as_they_were";
@@ -328,7 +331,7 @@ fn the_current_context_and_the_capture_mode_are_left_as_they_were() {
         let b = backend();
         let all = || {
             let mut all = Vec::new();
-            let steps: [(&str, &dyn Fn() -> Result<(), BackendError>); 7] = [
+            let steps: [(&str, Step); 7] = [
                 ("timeline", &|| b.timeline(handle(mine)).map(drop)),
                 ("per thread", &|| b.timeline(PER_THREAD).map(drop)),
                 ("record", &|| b.record(handle(mine)).map(|event| b.forget(event))),

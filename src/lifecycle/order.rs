@@ -71,6 +71,17 @@ impl Whose {
         }
         known_event(event).map(|()| Whose::Host)
     }
+
+    /// The driver's event says nothing to a host stream.
+    fn of_both(event: EventHandle, stream: StreamHandle) -> Result<Whose, Error> {
+        match Whose::of_event(event)? {
+            Whose::Driver if is_host_stream(stream) => Err(Error::InvalidStream(
+                stream,
+                "it is a host stream, and the event is not a host event".into(),
+            )),
+            whose => Ok(whose),
+        }
+    }
 }
 
 fn stream_error(stream: StreamHandle) -> impl Fn(BackendError) -> Error {
@@ -99,17 +110,6 @@ fn known_event(event: EventHandle) -> Result<(), Error> {
             "it is not a live host event (weir_host_event_create makes one), and no CUDA driver is in use"
                 .into(),
         )),
-    }
-}
-
-/// A driver's event says nothing to a host stream.
-fn not_of_host(stream: StreamHandle) -> Result<(), Error> {
-    match is_host_stream(stream) {
-        true => Err(Error::InvalidStream(
-            stream,
-            "it is a host stream, and the event is not a host event".into(),
-        )),
-        false => Ok(()),
     }
 }
 
@@ -174,15 +174,12 @@ pub fn host_stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
 
 /// Makes a stream wait for an event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), Error> {
-    let whose = Whose::of_event(event)?;
+    let whose = Whose::of_both(event, stream)?;
     whose.around(
         |pool| pool.mark_event(event),
         || match whose {
             Whose::Host => host::events::stream_wait(stream, event).map_err(stream_error(stream)),
-            Whose::Driver => {
-                not_of_host(stream)?;
-                hooks::stream_wait_event(stream, event).map_err(event_error(event))
-            }
+            Whose::Driver => hooks::stream_wait_event(stream, event).map_err(event_error(event)),
         },
         |pool, mark| pool.stream_waits(stream, mark),
     )
@@ -204,15 +201,12 @@ pub fn event_destroy(event: EventHandle) -> Result<(), Error> {
 
 /// Records an event behind the work queued on a stream.
 pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), Error> {
-    let whose = Whose::of_event(event)?;
+    let whose = Whose::of_both(event, stream)?;
     whose.around(
         |pool| pool.mark_stream(stream),
         || match whose {
             Whose::Host => host::events::record(event, stream).map_err(stream_error(stream)),
-            Whose::Driver => {
-                not_of_host(stream)?;
-                hooks::event_record(event, stream).map_err(event_error(event))
-            }
+            Whose::Driver => hooks::event_record(event, stream).map_err(event_error(event)),
         },
         |pool, mark| pool.event_recorded(event, mark),
     )

@@ -6,7 +6,8 @@
 //! under another `cuCtxGetId` (measured on an H100, driver 580).
 //!
 //! Invariants: `CONTEXTS[device]` is what the next backend gets, unless it is lost; `users` counts the backends that
-//! asked. Events are of the context they were created in, and are never touched once it is lost.
+//! asked. Events are of the context they were created in; once it is lost they are used no more, and once it is gone
+//! they are left alone.
 //!
 //! Locks: `CONTEXTS`, while a context is retained; a context's `named`, for a call of a driver without stream ids; its
 //! `events`, for a look at the list. They nest in this order. A context is released under none.
@@ -187,22 +188,34 @@ impl Drop for Relaxed {
 }
 
 impl Identity {
-    fn ask_id(&self) -> Result<Option<u64>, BackendError> {
-        let Some(get) = self.driver.symbols.ctx_get_id else {
-            return Ok(None);
-        };
+    /// What `cuCtxGetId` says; None: this driver has no ids.
+    fn ask_id(&self) -> Option<(Code, u64)> {
+        let get = self.driver.symbols.ctx_get_id?;
         let mut id = 0;
         // SAFETY: a context that this object retains; the variable is ours.
         let code = unsafe { get(ptr::with_exposed_provenance_mut(self.handle), &raw mut id) };
-        self.check("cuCtxGetId", code)?;
-        Ok(Some(id))
+        Some((code, id))
+    }
+
+    /// Has the device been reset, so that nothing of the context is left? Not so after a sticky error.
+    pub(super) fn is_gone(&self) -> bool {
+        const DESTROYED: Code = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as Code;
+        match self.ask_id() {
+            Some((SUCCESS, id)) => self.id != Some(id),
+            Some((code, _)) => code == DESTROYED,
+            None => is_active(self.driver, self.device) == Ok(false),
+        }
     }
 
     /// Is this still the context that was retained? Err(Lost) if the device was reset since.
     pub(super) fn verify(&self) -> Result<(), BackendError> {
         self.alive()?;
         let there = match self.id {
-            Some(_) => self.ask_id()? == self.id,
+            Some(known) => {
+                let (code, id) = self.ask_id().unwrap_or_default();
+                self.check("cuCtxGetId", code)?;
+                id == known
+            }
             None => is_active(self.driver, self.device).map_err(|error| self.note(error))?,
         };
         match there {
@@ -272,8 +285,8 @@ impl Context {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             lost: OnceLock::new(),
         };
-        let id = identity.ask_id();
-        identity.id = id.clone().unwrap_or_default();
+        let answer = identity.ask_id();
+        identity.id = answer.map(|(_, id)| id);
         let context = Context {
             identity: Arc::new(identity),
             users: AtomicUsize::new(1),
@@ -282,7 +295,9 @@ impl Context {
             mapped: AtomicU64::new(0),
         };
         // an error from here on releases the context
-        id?;
+        if let Some((code, _)) = answer {
+            context.check("cuCtxGetId", code)?;
+        }
         let first = context.event()?; // refused by a context with a sticky error
         context.put_back(first);
         Ok(context)
@@ -408,7 +423,7 @@ impl Drop for Context {
             return;
         }
         let symbols = &self.driver.symbols;
-        if self.verify().or_else(|_| self.verify()).is_ok() {
+        if !self.is_gone() {
             let named = std::mem::take(&mut *lock(&self.named));
             let free = std::mem::take(&mut *lock(&self.events));
             for event in free.into_iter().chain(named.into_values()) {

@@ -395,6 +395,7 @@ pub(super) fn insist(mut call: impl FnMut() -> Code) -> Code {
             GONE.store(true, Ordering::Relaxed);
             code
         }
+        code if is_sticky(code) => code, // it would say the same again, or of something that is gone
         _ => call(),
     }
 }

@@ -114,12 +114,19 @@ impl CudaBackend {
         })
     }
 
-    /// The event of a number, and its context.
-    fn event(&self, event: Event) -> Result<(RawEvent, Arc<Context>), BackendError> {
-        let place = (event.0 >> PLACE_SHIFT) as usize;
-        let context = self.streams.context(place).ok_or(BackendError::Unloaded)?;
+    /// The event of a number, and its context. None once the pool has ended.
+    fn event(&self, event: Event) -> Option<(RawEvent, Arc<Context>)> {
+        let context = self.streams.context((event.0 >> PLACE_SHIFT) as usize)?;
+        let handle = event.0 & ((1 << PLACE_SHIFT) - 1);
+        Some((RawEvent(handle as usize), context))
+    }
+
+    /// The same for a call about the event, which a context that is lost does not answer.
+    fn live_event(&self, event: Event) -> Result<(RawEvent, Arc<Context>), BackendError> {
+        self.may_return()?;
+        let (event, context) = self.event(event).ok_or(BackendError::Unloaded)?;
         context.alive()?;
-        Ok((RawEvent((event.0 & ((1 << PLACE_SHIFT) - 1)) as usize), context))
+        Ok((event, context))
     }
 
     /// Contexts of devices that have access and are in use, beside those whose streams were named.
@@ -275,7 +282,9 @@ impl Backend for CudaBackend {
             return context::lock(memory).release(page.0, bytes);
         }
         let own = self.streams.own()?;
-        own.alive()?; // plain memory is the context's, and has ended with it
+        if own.is_gone() {
+            return Ok(()); // and the memory with it
+        }
         let free = || {
             let (_current, _mode) = (own.enter()?, relax(self.driver)?);
             // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
@@ -334,8 +343,7 @@ impl Backend for CudaBackend {
         if event == Event::COMPLETE {
             return Ok(true);
         }
-        self.may_return()?;
-        let (event, context) = self.event(event)?;
+        let (event, context) = self.live_event(event)?;
         let _mode = relax(self.driver)?;
         // SAFETY: an event that `record` gave and nobody has forgotten.
         match unsafe { (self.driver.symbols.event_query)(event.handle()) } {
@@ -350,7 +358,7 @@ impl Backend for CudaBackend {
         }
         self.may_ask()?;
         let named = self.streams.usable(stream)?;
-        let (event, _context) = self.event(event)?;
+        let (event, _context) = self.live_event(event)?;
         // SAFETY: an event that `record` gave and nobody has forgotten, and the caller's stream.
         let code = unsafe { (self.driver.symbols.stream_wait_event)(named.stream, event.handle(), 0) };
         self.streams.check("cuStreamWaitEvent", code)
@@ -360,8 +368,7 @@ impl Backend for CudaBackend {
         if event == Event::COMPLETE {
             return Ok(());
         }
-        self.may_return()?;
-        let (event, context) = self.event(event)?;
+        let (event, context) = self.live_event(event)?;
         let _mode = relax(self.driver)?;
         // SAFETY: an event that `record` gave and nobody has forgotten.
         context.check("cuEventSynchronize", unsafe {
@@ -372,7 +379,7 @@ impl Backend for CudaBackend {
     fn forget(&self, event: Event) {
         if event != Event::COMPLETE
             && driver::usable()
-            && let Ok((event, context)) = self.event(event)
+            && let Some((event, context)) = self.event(event)
         {
             context.put_back(event);
         }
