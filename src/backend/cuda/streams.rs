@@ -19,7 +19,7 @@
 
 use super::captures::{self, Capturing};
 use super::context::{self, Context, Entered, Identity, enter};
-use super::driver::{self, Driver, SUCCESS};
+use super::driver::{Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::BackendError;
 use crate::base::units::{StreamHandle, StreamId, Timeline};
