@@ -309,8 +309,8 @@ typedef struct {
    */
   uint64_t max_bytes;
   /**
-   * Bytes: free memory above this is given back at synchronises that the pool sees, and at frees. Default:
-   * UINT64_MAX, which keeps everything.
+   * Bytes: free memory above this is given back at synchronises that the pool sees, and at frees; with
+   * WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which keeps everything.
    */
   uint64_t release_threshold;
   /**
@@ -535,8 +535,14 @@ weir_status weir_pool_options_init(weir_pool_options *options,
  * Creates a pool and gives the caller its only reference. `options` NULL means the defaults and the environment,
  * as weir_pool_options_init gives them. The options are copied.
  *
+ * With WEIR_NVTX=1 in the environment (0 or unset: off) a pool of device memory takes it as with
+ * WEIR_DEVICE_MEMORY_PLAIN, and tells the tool that NVTX_INJECTION64_PATH names of every block, with the size that was
+ * asked for: compute-sanitizer then reports a write past a block's end, and a block that is never freed. The CUDA
+ * runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
+ *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
- * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE;
+ * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, when 1024 pools are live, or for a tool that knows nothing of NVTX's
+ * memory extension; WEIR_ERROR_DRIVER_UNAVAILABLE;
  * WEIR_ERROR_OUT_OF_MEMORY if initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
  * WEIR_ERROR_FORKED.
  */
@@ -699,8 +705,9 @@ weir_status weir_pool_warmup(weir_pool *pool,
                              weir_stream stream);
 
 /**
- * Gives free memory back, without waiting for any work, until the pool holds at most `min_bytes_to_keep` bytes or
- * nothing more can be given back.
+ * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back.
+ * Waits for no work, except that WEIR_DEVICE_MEMORY_PLAIN is memory that the driver may take back only when running
+ * kernels, whosever they are, have ended.
  *
  * Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED.
  */

@@ -2,8 +2,8 @@
 //! `release` gives memory back, `order` hears of the user's events and synchronises.
 //!
 //! Locks: `grow` (one miss, trim or squeeze at a time) before `heap` (the books). The backend is called
-//! under `grow` or under none, never under `heap`, so a request that hits never waits for the driver. What
-//! was read under `heap` is read again after a call.
+//! under `grow` or under none, never under `heap` (but for `block_freed`, which is no driver's call), so a
+//! request that hits never waits for the driver. What was read under `heap` is read again after a call.
 
 mod apart;
 mod miss;
@@ -84,6 +84,8 @@ pub struct Pool {
     apart: bool,
     /// Pages come with their addresses.
     placed: bool,
+    /// Somebody is told of every block.
+    watched: bool,
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
 }
@@ -117,6 +119,7 @@ impl Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             apart: heap.apart,
             placed: heap.placed,
+            watched: backend.watches_blocks(),
             heap: Ranked::new(Rank::Heap, heap),
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),
@@ -143,14 +146,31 @@ impl Pool {
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             drop(heap);
             self.record_if(due, stream, index);
-            return Ok(Addr(at));
+            return Ok(self.announced(Addr(at), bytes));
         }
         drop(heap);
-        self.miss(bytes, align, stream)
+        let at = self.miss(bytes, align, stream)?;
+        Ok(self.announced(at, bytes))
+    }
+
+    /// A block that is handed out, once whoever watches has been told.
+    fn announced(&self, at: Addr, bytes: u64) -> Addr {
+        if self.watched {
+            self.backend.block_allocated(at, bytes.max(1));
+        }
+        at
     }
 
     /// Allocates every size, or none. `out` has as many places as `sizes`.
     pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
+        self.alloc_all(sizes, stream, out)?;
+        for (&at, &bytes) in out.iter().zip(sizes) {
+            self.announced(at, bytes);
+        }
+        Ok(())
+    }
+
+    fn alloc_all(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
         assert_eq!(sizes.len(), out.len());
         for &bytes in sizes {
             check_request(bytes, 0)?;
@@ -197,6 +217,7 @@ impl Pool {
         let mut heap = self.books_for(stream)?;
         let block = heap.find_block(at.0)?;
         let index = index(&mut heap, stream);
+        self.part_with(at);
         let bytes = heap.free(block, index, false);
         self.after_frees(heap, stream, index);
         Ok(bytes)
@@ -219,6 +240,7 @@ impl Pool {
         let index = index(&mut heap, stream);
         for at in blocks {
             let block = heap.find_block(at.0)?;
+            self.part_with(at);
             heap.free(block, index, !usable);
         }
         if usable {
@@ -234,6 +256,7 @@ impl Pool {
         }
         let mut heap = self.books()?;
         let block = heap.find_block(at.0)?;
+        self.part_with(at);
         let bytes = heap.free(block, COMMON, true);
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
@@ -252,10 +275,18 @@ impl Pool {
         }
     }
 
+    /// Tells whoever watches that a block is no more, before its memory can be another one. The caller holds the books.
+    fn part_with(&self, at: Addr) {
+        if self.watched && self.backend.usable() {
+            self.backend.block_freed(at);
+        }
+    }
+
     /// The backend is gone: only the books are kept, so that leaks are still counted rightly.
     fn free_quietly(&self, at: Addr) -> Result<u64, Error> {
         let mut heap = self.books()?;
         let block = heap.find_block(at.0)?;
+        self.part_with(at);
         Ok(heap.free(block, COMMON, true))
     }
 
@@ -292,7 +323,7 @@ impl Pool {
             .flat_map(|(&bytes, &count)| std::iter::repeat_n(bytes, count as usize))
             .collect();
         let mut blocks = vec![Addr(0); total as usize];
-        self.alloc_batch(&each, stream, &mut blocks)?;
+        self.alloc_all(&each, stream, &mut blocks)?;
         let mut heap = self.books()?;
         for at in blocks {
             let block = heap.find_block(at.0)?;

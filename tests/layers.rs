@@ -15,7 +15,7 @@ const LAYERS: [&str; 8] = [
     "ffi",
 ];
 /// The concrete backends: only `lifecycle` creates them.
-const CONCRETE: [&str; 4] = ["host", "cuda", "fault", "counting"];
+const CONCRETE: [&str; 5] = ["host", "cuda", "fault", "counting", "nvtx"];
 const UNSAFE_LAYERS: [&str; 2] = ["backend", "ffi"];
 
 fn rank(layer: &str) -> Option<usize> {

@@ -78,6 +78,7 @@ fn setup() -> impl Strategy<Value = Setup> {
         slack,
         0u8..8,
         any::<bool>(),
+        any::<bool>(),
         mappings,
     )
         .prop_map(
@@ -90,6 +91,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 slack,
                 policies,
                 always_events,
+                watched,
                 mappings,
             )| Setup {
                 pages,
@@ -101,6 +103,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 slack,
                 policies,
                 always_events,
+                watched,
             },
         )
 }
@@ -143,6 +146,7 @@ fn a_million_steps() {
             initial_bytes: seed % 2 * (3 * K),
             mappings: if seed % 5 == 4 { 80 } else { 1 << 20 },
             always_events: seed % 3 == 0,
+            watched: seed % 5 < 2,
             ..Setup::default()
         });
         run.validate = false;

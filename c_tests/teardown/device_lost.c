@@ -7,11 +7,11 @@ enum { BLOCKS = 40 };
 
 static void after_that(weir_pool *pool, void **blocks) {
     void *p = NULL;
-    CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 256 * MiB, NULL, &p));
+    CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 256 * MiB, CU_STREAM_PER_THREAD, &p));
     CHECK(weir_last_error()[0] != 0);
     printf("%s\n", weir_last_error());
     CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 1000, NULL, &p)); /* one of that size is free */
-    CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 1000, CU_STREAM_PER_THREAD, &p));
+    CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 256 * MiB, NULL, &p));
     CHECK_STATUS(WEIR_ERROR_DEVICE_LOST, weir_pool_alloc(pool, 4 * MiB, NULL, &p));
     CHECK(p == NULL);
     for (int i = 0; i < BLOCKS; i += 2) {
@@ -59,8 +59,12 @@ int main(int argc, char **argv) {
     CHECK_OK(weir_pool_free(shared, of_shared, NULL));
     CHECK_OK(weir_finalize());
 
-    if (!reset) {
+    if (!reset) { /* a lost device does not come back in this process, and its events go with the context alone */
         DEVICE_OK(cu.DevicePrimaryCtxReset(0));
+        CHECK(weir_pool_create(NULL, &fresh) == WEIR_ERROR_DEVICE_LOST || weir_pool_alloc(fresh, MiB, NULL, &p) != WEIR_OK);
+        CHECK_OK(weir_finalize());
+        DEVICE_OK(cu.DevicePrimaryCtxRelease(0));
+        return check_end();
     }
     DEVICE_OK(cu.DevicePrimaryCtxRetain(&cu.context, 0));
     DEVICE_OK(cu.CtxSetCurrent(cu.context));

@@ -4,7 +4,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::Mapping;
-use super::size::round_down;
+use super::size::{WINDOW, round_down};
 use super::space::Space;
 use std::collections::HashMap;
 
@@ -91,6 +91,10 @@ impl Heap {
                         }
                     }
                     Kind::Slab => {
+                        assert!(
+                            node.start.is_multiple_of(WINDOW) && node.len.is_multiple_of(WINDOW),
+                            "whole windows: {node:?}"
+                        );
                         self.slabs.validate(node.slab);
                         let slab = self.slabs.get(node.slab);
                         let size = self.slabs.block_bytes(node.slab);

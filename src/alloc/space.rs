@@ -14,7 +14,7 @@
 
 use super::bins::Bins;
 use super::node::{Kind, NIL, NodeId, Nodes};
-use super::size::WINDOW;
+use super::size::{WINDOW, round_down, round_up};
 use crate::base::bits::BitTree;
 use std::collections::BTreeMap;
 
@@ -104,7 +104,8 @@ impl Space {
 
     fn insert_range(&mut self, base: u64, bytes: u64, kind: Kind) -> NodeId {
         let first = self.nodes.add(base, bytes, kind);
-        let windows = (bytes / WINDOW) as usize;
+        let windows = (round_up(base + bytes, WINDOW) - round_down(base, WINDOW)) / WINDOW;
+        let windows = windows as usize;
         let at = self.ranges.partition_point(|range| range.base < base);
         self.ranges.insert(
             at,
@@ -161,7 +162,7 @@ impl Space {
             return Found::Outside;
         };
         let range = &self.ranges[index];
-        let window = ((at - range.base) / WINDOW) as usize;
+        let window = range.window(at);
         let mut id = range.entry(window);
         if id == NIL || self.nodes[id].start > at {
             // the node began before this window: it is the last that starts in the closest window with any
@@ -270,7 +271,7 @@ impl Space {
         let start = self.nodes[id].start;
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
-        let window = ((start - range.base) / WINDOW) as usize;
+        let window = range.window(start);
         let entry = range.entry(window);
         if entry == NIL || self.nodes[entry].start > start {
             range.set_entry(window, id);
@@ -282,9 +283,9 @@ impl Space {
         let (start, next) = (self.nodes[id].start, self.nodes[id].next);
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
-        let window = ((start - range.base) / WINDOW) as usize;
+        let window = range.window(start);
         if range.entry(window) == id {
-            let same = next != NIL && (self.nodes[next].start - range.base) / WINDOW == window as u64;
+            let same = next != NIL && range.window(self.nodes[next].start) == window;
             range.set_entry(window, if same { next } else { NIL });
         }
     }
@@ -310,14 +311,15 @@ impl Space {
                         "joined: {node:?}"
                     );
                 }
-                entries.entry(((at - range.base) / WINDOW) as usize).or_insert(id);
+                entries.entry(range.window(at)).or_insert(id);
                 seen += 1;
                 at = node.end();
                 prev = id;
                 id = node.next;
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
-            let (mut from, mut mapped) = ((range.bytes / WINDOW) as usize, BTreeMap::new());
+            let last = range.window(range.base + range.bytes - 1);
+            let (mut from, mut mapped) = (last + 1, BTreeMap::new());
             while let Some(window) = from
                 .checked_sub(1)
                 .and_then(|below| range.entries.at_or_below(below))
@@ -335,6 +337,12 @@ impl Space {
 }
 
 impl Range {
+    /// Which window an address lies in. Windows are aligned in the address space, wherever the range begins: a slab's
+    /// run covers whole ones.
+    fn window(&self, at: u64) -> usize {
+        ((at - round_down(self.base, WINDOW)) / WINDOW) as usize
+    }
+
     fn entry(&self, window: usize) -> NodeId {
         self.leaves[window / LEAF]
             .as_ref()

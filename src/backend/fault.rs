@@ -362,6 +362,18 @@ impl Backend for Faulty {
         self.inner.pages_have_addresses()
     }
 
+    fn watches_blocks(&self) -> bool {
+        self.inner.watches_blocks()
+    }
+
+    fn block_allocated(&self, at: Addr, bytes: u64) {
+        self.inner.block_allocated(at, bytes);
+    }
+
+    fn block_freed(&self, at: Addr) {
+        self.inner.block_freed(at);
+    }
+
     fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
         self.call(Call::Create)?;
         let mut memory = lock(&self.memory);

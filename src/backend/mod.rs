@@ -1,6 +1,6 @@
 //! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `counting`
 //! without any memory, for benchmarks and model tests; `fault` decorates any backend so that chosen calls
-//! fail. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
+//! fail, `metered` so that they are counted, `nvtx` so that a tool hears of blocks. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
 //!
 //! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
 //! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
@@ -16,6 +16,7 @@ pub mod fault;
 pub mod host;
 pub mod ledger;
 pub mod metered;
+pub mod nvtx;
 pub mod process;
 
 /// Why a backend call failed. A failed call has changed nothing.
@@ -177,10 +178,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// A block was handed out.
+    /// A block is about to be handed out; of `bytes`, as asked for, but 1 at least.
     fn block_allocated(&self, _at: Addr, _bytes: u64) {}
 
-    /// A block is being freed; its memory is not anybody's yet.
+    /// A block is being freed; its memory is not anybody's yet. The only call that is made under a lock that requests
+    /// wait for, so that nobody hears of a new block before the end of the old one: it must be short and not call
+    /// the driver.
     fn block_freed(&self, _at: Addr) {}
 
     /// The pool has ended and given everything back, unless it could not: no other call follows. What the backend

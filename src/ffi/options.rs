@@ -23,8 +23,8 @@ pub struct weir_pool_options {
     pub device: i32,
     /// Bytes of memory that the pool never exceeds; 0: no limit. Default: 0.
     pub max_bytes: u64,
-    /// Bytes: free memory above this is given back at synchronises that the pool sees, and at frees. Default:
-    /// UINT64_MAX, which keeps everything.
+    /// Bytes: free memory above this is given back at synchronises that the pool sees, and at frees; with
+    /// WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which keeps everything.
     pub release_threshold: u64,
     /// Bytes of memory taken when the pool is created. Default: 0.
     pub initial_bytes: u64,

@@ -1,7 +1,7 @@
 //! The backend that a pool's options ask for. The CUDA driver is opened by the first pool that needs it.
 
-use super::end;
-use crate::backend::{Backend, BackendError, cuda, host};
+use super::{end, environment};
+use crate::backend::{Backend, BackendError, cuda, host, nvtx};
 use crate::base::error::Error;
 use crate::config::{Config, DeviceMemory, MemoryKind};
 use std::sync::Arc;
@@ -29,13 +29,19 @@ fn device(config: &Config) -> Result<Arc<dyn Backend>, Error> {
             config.device
         )));
     }
+    let shown = environment::nvtx(environment::process_variable)?;
     let options = cuda::Options {
         device: config.device,
-        plain: config.device_memory == DeviceMemory::Plain,
+        // tools know blocks in plain memory only
+        plain: shown || config.device_memory == DeviceMemory::Plain,
         gpu_direct_rdma: config.gpu_direct_rdma,
         handle_types: config.ipc_handle_types,
     };
-    Ok(cuda::CudaBackend::new(driver, options).map_err(error)?)
+    let backend = cuda::CudaBackend::new(driver, options).map_err(error)?;
+    match shown {
+        true => nvtx::watched(backend).map_err(error),
+        false => Ok(backend),
+    }
 }
 
 /// An error of a backend where no pool and no stream is at hand.

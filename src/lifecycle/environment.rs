@@ -35,6 +35,12 @@ pub fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, Error
     Ok(config)
 }
 
+/// Are blocks of device memory to be shown to a tool (`WEIR_NVTX`)?
+pub fn nvtx(variable: impl Fn(&str) -> Option<String>) -> Result<bool, Error> {
+    let name = "WEIR_NVTX";
+    variable(name).map_or(Ok(false), |text| Variable { name, text }.switch())
+}
+
 /// A variable of this process.
 pub fn process_variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|text| text.to_string_lossy().into_owned())
@@ -154,6 +160,14 @@ mod tests {
                 other => panic!("{name}={text}: {:?}", other.map(|_| "accepted")),
             }
         }
+    }
+
+    #[test]
+    fn blocks_are_shown_to_tools_on_request_only() {
+        let with = |text: Option<&str>| nvtx(|name| text.filter(|_| name == "WEIR_NVTX").map(str::to_string));
+        assert_eq!(with(None), Ok(false));
+        assert_eq!((with(Some("0")), with(Some("1"))), (Ok(false), Ok(true)));
+        assert!(matches!(with(Some("yes")), Err(Error::InvalidArgument(why)) if why.contains("WEIR_NVTX")));
     }
 
     #[test]

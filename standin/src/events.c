@@ -83,15 +83,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
     LEAVE(CUDA_SUCCESS);
 }
 
-/* An event in a capture is not scheduled: there is nothing to ask or wait for. Whoever asks after one that was never
- * meant for captures has not noticed that there is one. */
+/* An event in a capture is not scheduled: there is nothing to ask or wait for. */
 static CUresult refuse_captured(const struct event *event) {
     if (event->capture == 0) {
         return CUDA_SUCCESS;
-    }
-    if (!event->for_captures) {
-        rule_broken("event %p, which is an ordinary one, was last recorded on a capturing stream",
-                    (void *)event->handle);
     }
     struct capture *capture = capture_numbered(event->capture);
     if (capture != NULL) {

@@ -66,6 +66,9 @@ static void calls_are_counted(void) {
     OK(cuMemFree_v2(at));
     IS(standin_calls("cuMemAlloc"), 1);
     IS(standin_calls("cuMemAlloc_v2"), 1);
+    const char *name;
+    OK(cuGetErrorName(CUDA_SUCCESS, &name)); /* only tells */
+    IS(standin_calls("cuGetErrorName"), 1);
     IS(standin_calls(NULL), before + 2);
     standin_reset_faults();
     IS(standin_calls(NULL), 0);
@@ -97,6 +100,10 @@ static void what_was_refused_is_no_leak(void) {
     CUevent e = event_of(0);
     CUstream s = stream_of(0);
     CUdeviceptr at = mapped(PAGE), other = mapped(PAGE), allocated;
+    CUmemGenericAllocationHandle handle, kept = pages(PAGE);
+    OK(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at)); /* stays, as its mapping does */
+    standin_fail("cuMemRelease", 1, 999);
+    IS(cuMemRelease(kept), 999);
     OK(cuMemAlloc_v2(&allocated, 64));
     standin_fail("cuEventDestroy", 1, 999);
     standin_fail("cuStreamDestroy", 1, 999);
@@ -140,6 +147,8 @@ static void a_lost_device(void) {
     OK(cuMemsetD8Async(at, 1, PAGE, s));
     standin_lose_device(0);
     gate_open(&gate);
+    usleep(20000);
+    IS(bytes_at(at)[0], 0);
     IS(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
     IS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
     IS(cuEventQuery(e), CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 static size_t free_bytes(void) {
     size_t free, total;
@@ -27,6 +28,37 @@ static void pages_live_until_released_and_unmapped(void) {
     IS(free_bytes(), 64 * MiB);
     IS(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemAddressFree(at, 2 * PAGE));
+    at = mapped(PAGE); /* released already */
+    IS(free_bytes(), 64 * MiB - PAGE);
+    OK(cuMemUnmap(at, PAGE));
+    IS(free_bytes(), 64 * MiB);
+    OK(cuMemAddressFree(at, PAGE));
+    end();
+}
+
+/* Blocks of the file behind a card's memory. */
+static long long blocks_in_use(void) {
+    for (int file = 3; file < 64; file++) {
+        char path[32], name[64];
+        struct stat status;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+        ssize_t length = readlink(path, name, sizeof name - 1);
+        name[length > 0 ? length : 0] = '\0';
+        if (strstr(name, "weir-standin-device") != NULL && fstat(file, &status) == 0) {
+            return status.st_blocks;
+        }
+    }
+    return -1;
+}
+
+static void memory_goes_back_to_the_system(void) {
+    begin();
+    CUdeviceptr at = mapped(PAGE);
+    OK(cuMemsetD8Async(at, 1, PAGE, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(blocks_in_use(), PAGE / 512);
+    unmapped(at, PAGE);
+    IS(blocks_in_use(), 0);
     end();
 }
 
@@ -166,9 +198,12 @@ static void mappings_have_a_limit(void) {
         IS(access_by(0, at + i * PAGE, PAGE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
            i < 2 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
     }
+    OK(access_by(0, at, PAGE, CU_MEM_ACCESS_FLAGS_PROT_READ)); /* counts no second time */
     OK(cuMemUnmap(at, PAGE));
     OK(access_by(0, at + 2 * PAGE, PAGE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    OK(cuMemUnmap(at + PAGE, 2 * PAGE));
+    OK(cuMemMap(at, PAGE, 0, handle, 0));
+    IS(access_by(0, at, PAGE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemUnmap(at, 3 * PAGE));
     OK(cuMemAddressFree(at, 3 * PAGE));
     OK(cuMemRelease(handle));
     end();
@@ -370,6 +405,7 @@ static void without_virtual_memory(void) {
 #define SMALL {"WEIR_STANDIN_MEMORY=67108864"}
 static const struct trial trials[] = {
     {"pages_live_until_released_and_unmapped", pages_live_until_released_and_unmapped, WELL, NULL, SMALL},
+    {"memory_goes_back_to_the_system", memory_goes_back_to_the_system, WELL, NULL, {NULL}},
     {"one_page_at_two_addresses", one_page_at_two_addresses, WELL, NULL, {NULL}},
     {"mapping_is_refused", mapping_is_refused, WELL, NULL, {NULL}},
     {"adjacent_mappings_go_together", adjacent_mappings_go_together, WELL, NULL, {NULL}},

@@ -186,6 +186,16 @@ static void work_of_another_device(void) {
     cuStreamSynchronize(NULL);
 }
 
+static void work_on_another_devices_allocation(void) {
+    CUcontext first = begin(), second;
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuCtxSetCurrent(second));
+    OK(cuMemAlloc_v2(&at, 100));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemsetD8Async(at, 1, 1, NULL));
+    cuStreamSynchronize(NULL);
+}
+
 static void work_beyond_an_allocation(void) {
     begin();
     OK(cuMemAlloc_v2(&at, 100));
@@ -278,6 +288,7 @@ static const struct trial trials[] = {
     ENDS(work_without_access, "the device has no access there"),
     ENDS(work_beyond_the_mapping, "nothing is mapped there"),
     ENDS(work_of_another_device, "of device 1 writes"),
+    ENDS(work_on_another_devices_allocation, "it is another device's, without peer access"),
     ENDS(work_beyond_an_allocation, "that goes beyond the allocation"),
     ENDS(unregistered_under_a_copy, "are unregistered, and nobody has seen"),
     ENDS(an_ordinary_event_in_a_capture, "which is an ordinary one, is recorded on stream 1"),

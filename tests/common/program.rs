@@ -123,6 +123,7 @@ pub struct Setup {
     pub slack: f64,
     pub policies: u8,
     pub always_events: bool,
+    pub watched: bool,
     /// The most mappings.
     pub mappings: u64,
 }
@@ -138,6 +139,7 @@ impl Default for Setup {
             slack: 0.01,
             policies: 7,
             always_events: false,
+            watched: false,
             mappings: 1 << 20,
         }
     }
@@ -190,6 +192,9 @@ impl Run {
     pub fn new(setup: &Setup) -> Run {
         let sim = Sim::over(setup.pages.memory(), STREAMS);
         sim.set_mapping_limit(setup.mappings);
+        if setup.watched {
+            sim.watch();
+        }
         if setup.always_events {
             sim.always_give_events();
         }
@@ -651,6 +656,13 @@ impl Run {
         );
         assert_eq!(stats.allocations - stats.frees, self.live.len() as u64);
         assert_eq!(stats.failures, self.refused.max(stats.failures));
+        if let Some(announced) = self.sim.blocks() {
+            let live = self.live.iter().map(|(&at, block)| (at, block.asked.max(1)));
+            assert!(
+                announced.into_iter().eq(live),
+                "exactly the live blocks are announced"
+            );
+        }
         if self.validate {
             self.pool.validate();
         }

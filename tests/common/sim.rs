@@ -76,6 +76,8 @@ struct State {
     named: Vec<StreamHandle>,
     waits: u64,
     peak: u64,
+    /// Blocks that were announced, with their bytes.
+    blocks: BTreeMap<u64, u64>,
 }
 
 /// The device.
@@ -85,6 +87,8 @@ pub struct Sim {
     mapping_limit: AtomicU64,
     /// By how much memory that comes with its address is displaced.
     displaced: AtomicU64,
+    /// Blocks are to be announced.
+    watching: AtomicBool,
     /// Record an event even where nothing is in flight, as CUDA does.
     always_events: AtomicBool,
     state: Mutex<State>,
@@ -105,6 +109,7 @@ impl Sim {
             memory,
             mapping_limit: AtomicU64::new(1 << 20),
             displaced: AtomicU64::new(0),
+            watching: AtomicBool::new(false),
             always_events: AtomicBool::new(false),
             state: Mutex::default(),
         };
@@ -131,6 +136,16 @@ impl Sim {
     /// From now on every event on a stream is one that must be asked for, also where nothing is in flight.
     pub fn always_give_events(&self) {
         self.always_events.store(true, Ordering::Relaxed);
+    }
+
+    /// Blocks are to be announced from the start of the next pool on.
+    pub fn watch(&self) {
+        self.watching.store(true, Ordering::Relaxed);
+    }
+
+    /// The blocks that were announced and not yet freed, with their bytes. None if nobody watches.
+    pub fn blocks(&self) -> Option<BTreeMap<u64, u64>> {
+        self.watches_blocks().then(|| self.state().blocks.clone())
     }
 
     /// Bytes of the pages that lie, in part at least, under these ranges.
@@ -447,6 +462,25 @@ impl Backend for Sim {
 
     fn pages_have_addresses(&self) -> bool {
         self.memory.pages_have_addresses()
+    }
+
+    fn watches_blocks(&self) -> bool {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    fn block_allocated(&self, at: Addr, bytes: u64) {
+        let mut state = self.state();
+        let before = state.blocks.range(..at.0 + bytes).next_back();
+        assert!(
+            before.is_none_or(|(start, bytes)| start + bytes <= at.0),
+            "{bytes} B at {at} are announced over {before:x?}"
+        );
+        state.blocks.insert(at.0, bytes);
+    }
+
+    fn block_freed(&self, at: Addr) {
+        let known = self.state().blocks.remove(&at.0);
+        assert!(known.is_some(), "{at} was never announced");
     }
 
     fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {

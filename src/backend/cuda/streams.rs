@@ -312,6 +312,7 @@ pub(super) fn handle(stream: StreamHandle) -> CUstream {
 }
 
 impl Drop for Streams {
+    /// What the contexts hold of the process goes even when nothing of the driver can.
     fn drop(&mut self) {
         self.close();
     }
