@@ -58,6 +58,12 @@ ctest --test-dir "$work/by-cmake" --output-on-failure
 readelf -d "$work/by-cmake/c_shared" | grep -qF "[libweir.so.$major]" || fail "c_shared does not need libweir.so.$major"
 if readelf -d "$work/by-cmake/c_static" | grep -F libweir; then fail "c_static needs the shared library"; fi
 
+step "nothing here needs CUDA"
+for file in "$prefix/lib/libweir.so" "$work/by-cmake/c_shared" "$work/by-cmake/c_static"; do
+    if readelf -d "$file" | grep -F libcuda; then fail "$file needs the driver's library"; fi
+done
+if nm "$prefix/lib/libweir.a" 2>/dev/null | grep -E ' U cu[A-Z]'; then fail "libweir.a names functions of the driver"; fi
+
 step "versions that do not match are refused"
 for wanted in $((major + 1)).0 "$major.$((minor + 1))"; do
     printf 'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES C)\nfind_package(weir %s CONFIG REQUIRED)\n' "$wanted" >"$work/CMakeLists.txt"

@@ -186,7 +186,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// the driver.
     fn block_freed(&self, _at: Addr) {}
 
-    /// The pool has ended and given everything back: no other call follows. What the backend itself holds of the
-    /// device goes now, because the last reference to it may be dropped while a thread or the process is ending.
+    /// The pool has ended and given everything back, unless it could not: no other call follows. What the backend
+    /// itself holds of the device goes now, because the last reference to it may be dropped while a thread or the
+    /// process is ending. If it is not usable any more it only lets go of its own memory.
     fn close(&self) {}
 }

@@ -137,6 +137,8 @@ impl Pool {
         let leaked = live_blocks(&heap);
         if self.backend.usable() {
             self.give_up(heap);
+        } else {
+            self.backend.close();
         }
         self.stale.lock().clear();
         leaked

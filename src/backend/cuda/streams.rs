@@ -21,7 +21,7 @@ use super::captures::{self, Capturing};
 use super::context::{self, Context, Entered, Identity, enter};
 use super::driver::{Driver, SUCCESS};
 use super::symbols::Code;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, process};
 use crate::base::units::{StreamHandle, StreamId, Timeline};
 use cuda_driver_sys::{CUcontext, CUstream};
 use std::cell::Cell;
@@ -106,8 +106,11 @@ impl Streams {
         contexts.clone()
     }
 
-    /// Leaves all contexts: the pool has ended.
+    /// Leaves all contexts: the pool has ended. In a forked child locks may be held for ever, and nothing is left to do.
     pub(super) fn close(&self) {
+        if process::forked() {
+            return;
+        }
         let contexts = {
             let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *contexts)
