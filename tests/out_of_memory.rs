@@ -70,6 +70,34 @@ fn the_limit_is_a_limit_at_every_moment() {
 }
 
 #[test]
+fn free_slabs_are_room_even_if_no_page_can_go() {
+    for pages in Pages::ALL {
+        let (pool, faulty) = bare_with(pages, limited(8 * M));
+        let whole = pool.alloc(8 * M, 0, HOST).expect("the only page");
+        pool.free(whole, HOST).expect("a live block");
+        // a free slab of each class is kept, and the page is never wholly free
+        let small: Vec<Addr> = (1..=128)
+            .map(|n| pool.alloc(n * 256, 0, HOST).expect("a small block"))
+            .collect();
+        let pin = pool.alloc(M, 0, HOST).expect("a block");
+        for at in small {
+            pool.free(at, HOST).expect("a live block");
+        }
+        let behind = pool.stats().expect("a pool").largest_free;
+        let tail = pool.alloc(behind, 0, HOST).expect("what lies behind");
+        assert!(pool.stats().expect("a pool").cached > M);
+        let rest = pool
+            .alloc(M, 0, HOST)
+            .expect("room that only slabs are in the way of");
+        pool.validate();
+        for at in [rest, pin, tail] {
+            pool.free(at, HOST).expect("a live block");
+        }
+        end(pool, &faulty);
+    }
+}
+
+#[test]
 fn initial_bytes_count_against_the_limit() {
     let faulty = Faulty::new(Counting::new(true));
     let config = |initial_bytes, max_bytes| Config {

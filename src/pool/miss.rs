@@ -149,11 +149,12 @@ impl Pool {
         {
             return Ok(Some(at));
         }
-        // pages of the wrong size may be all that is left: give them back and make others
-        if self.give_back_all() == 0 {
-            return Ok(None);
-        }
-        let got = self.fill(grow, request, said)?;
+        // pages of the wrong size may be all that is left: give them back and make others. Where none was wholly
+        // free, slabs that were may now be part of an extent that is long enough
+        self.give_back_all();
+        let got = self
+            .again(request)?
+            .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?;
         if got.is_none() {
             // what was created in vain is of no use here, and others may need it
             self.give_back_all();
