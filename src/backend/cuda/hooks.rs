@@ -1,6 +1,9 @@
-//! The driver's own ordering calls, for a program's streams and events, made in the context that is current.
-//! `InvalidStream` means that the driver does not know a handle; which one, where there are two, it does not say. What would
-//! end a capture is refused where that can be known before.
+//! The driver's own ordering calls, for a program's streams and events. They are made as the program would make them:
+//! in its current context, and an error says what the driver says. `InvalidStream` means that the driver does not know
+//! a handle; which one, where there are two, it does not say.
+//!
+//! No call here ends a capture, as the driver's own would: what cannot be done during one is refused before (the facts
+//! are those of `captures` and `Context::drain`), and waiting is done in relaxed mode.
 
 use super::captures::{self, Capturing};
 use super::context;
