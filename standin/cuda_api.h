@@ -275,7 +275,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned in
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr at);
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **values, CUdeviceptr at);
 
-CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags);
+CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                      unsigned long long flags);
