@@ -373,7 +373,9 @@ typedef struct {
 
 /**
  * A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
- * value that is not a live host stream is a stream with nothing in flight.
+ * value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
+ * default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
+ * of the pool's GPU; other streams must be of a GPU's primary context.
  */
 typedef void *weir_stream;
 
@@ -517,8 +519,7 @@ const char *weir_last_error(void);
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
  * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
- * or plain), and
- * WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * or plain), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
  * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -541,10 +542,11 @@ weir_status weir_pool_options_init(weir_pool_options *options,
  * runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
- * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, when 1024 pools are live, or for a tool that knows nothing of NVTX's
- * memory extension; WEIR_ERROR_DRIVER_UNAVAILABLE;
- * WEIR_ERROR_OUT_OF_MEMORY if initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
- * WEIR_ERROR_FORKED.
+ * WEIR_ERROR_NOT_SUPPORTED for pinned memory, for ipc_handle_types or gpu_direct_rdma that the device does not have,
+ * when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
+ * WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
+ * names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
+ * initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_pool_create(const weir_pool_options *options,
                              weir_pool **pool);
@@ -579,8 +581,8 @@ weir_status weir_pool_release(weir_pool *pool);
  * handle is borrowed: weir ends the pool at exit or in weir_finalize, and the caller releases nothing.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a malformed
- * variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED if it
- * does not exist and the process is exiting; WEIR_ERROR_FORKED.
+ * variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND;
+ * WEIR_ERROR_UNLOADED if it does not exist and the process is exiting; WEIR_ERROR_FORKED.
  */
 weir_status weir_default_pool(int device,
                               weir_pool **pool);
@@ -790,17 +792,19 @@ weir_status weir_pool_reset_peaks(weir_pool *pool);
 
 /**
  * Records `event` behind the work queued on `stream`, and every pool learns of it: blocks freed on `stream` before
- * this call are for any stream that waits for the event.
+ * this call are for any stream that waits for the event. For the driver's handles it makes the driver's call, on the
+ * calling thread and in its current context. Pools know of an event what this function told them last, so record it by
+ * this function always, or by the driver's always; one that was destroyed and made anew counts as recorded by neither.
  *
  * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for the default stream while a
- * blocking stream is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * blocking stream is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_event_record(weir_event event,
                               weir_stream stream);
 
 /**
  * Makes `stream` wait for `event` before any work queued on it later, without blocking the caller, and every pool
- * learns of it. An event that was never recorded is complete.
+ * learns of it. An event that was never recorded is complete. For the driver's handles it makes the driver's call.
  *
  * Errors: as weir_event_record.
  */
@@ -809,8 +813,9 @@ weir_status weir_stream_wait_event(weir_stream stream,
 
 /**
  * Blocks until the work queued on `stream` is complete, and every pool learns of it: blocks freed on `stream`
- * before this call are for any stream. A stream that is not a live host stream has nothing in flight. The release
- * threshold is applied.
+ * before this call are for any stream. It waits for the driver's streams by the driver's call; if no context is current
+ * the default streams are those of each GPU that has a pool. While no pool has opened a driver, a stream that is not a
+ * live host stream has nothing in flight. The release threshold is applied.
  *
  * Errors: WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that is captured, and as weir_event_record: the
  * capture goes on; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
@@ -827,10 +832,12 @@ weir_status weir_stream_synchronize(weir_stream stream);
 weir_status weir_event_synchronize(weir_event event);
 
 /**
- * Blocks until all work queued on any stream is complete, and every pool learns of it. The release threshold is
- * applied.
+ * Blocks until all work queued on any stream is complete, and every pool learns of it: on host streams, on each GPU that
+ * has a pool, and in the context that is current. The release threshold is applied. In a current context that no pool
+ * knows the driver's call ends the captures there.
  *
- * Errors: WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * Errors: WEIR_ERROR_CAPTURE if it did; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED;
+ * WEIR_ERROR_FORKED.
  */
 weir_status weir_device_synchronize(void);
 

@@ -192,4 +192,7 @@ impl Backend for Watched {
     fn access(&self, device: i32) -> Result<Access, BackendError> {
         self.inner.access(device)
     }
+    fn close(&self) {
+        self.inner.close();
+    }
 }

@@ -98,10 +98,11 @@ fn pointer(at: Addr) -> *mut c_void {
 /// runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
-/// WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types, when 1024 pools are live, or for a tool that knows nothing of NVTX's
-/// memory extension; WEIR_ERROR_DRIVER_UNAVAILABLE;
-/// WEIR_ERROR_OUT_OF_MEMORY if initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
-/// WEIR_ERROR_FORKED.
+/// WEIR_ERROR_NOT_SUPPORTED for pinned memory, for ipc_handle_types or gpu_direct_rdma that the device does not have,
+/// when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
+/// WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
+/// names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
+/// initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_create(
     options: *const weir_pool_options,
@@ -163,8 +164,8 @@ pub unsafe extern "C" fn weir_pool_release(pool: *mut weir_pool) -> weir_status 
 /// handle is borrowed: weir ends the pool at exit or in weir_finalize, and the caller releases nothing.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a device that cannot exist or a malformed
-/// variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED if it
-/// does not exist and the process is exiting; WEIR_ERROR_FORKED.
+/// variable; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_BACKEND;
+/// WEIR_ERROR_UNLOADED if it does not exist and the process is exiting; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_default_pool(device: c_int, pool: *mut *mut weir_pool) -> weir_status {
     guard("weir_default_pool", InChild::Refuse, || {

@@ -14,7 +14,9 @@ pub struct weir_pool {
 }
 
 /// A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
-/// value that is not a live host stream is a stream with nothing in flight.
+/// value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
+/// default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
+/// of the pool's GPU; other streams must be of a GPU's primary context.
 pub type weir_stream = *mut c_void;
 
 /// An event: a CUevent or cudaEvent_t, or a host event.

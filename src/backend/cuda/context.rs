@@ -121,6 +121,7 @@ pub(super) fn is_active(driver: &Driver, device: CUdevice) -> Result<bool, Backe
 
 /// The context that is current on this thread; 0: none.
 pub(super) fn current(driver: &Driver) -> Result<usize, BackendError> {
+    driver::still_usable()?;
     let mut now: CUcontext = ptr::null_mut();
     // SAFETY: the variable is ours.
     let code = unsafe { (driver.symbols.ctx_get_current)(&raw mut now) };
@@ -165,6 +166,7 @@ pub(super) fn relax(driver: &'static Driver) -> Result<Relaxed, BackendError> {
     let Some(exchange) = driver.symbols.thread_exchange_capture_mode else {
         return Ok(Relaxed(None)); // no mode is older than this call
     };
+    driver::still_usable()?;
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
     // SAFETY: the variable is ours.
     let code = unsafe { exchange(&raw mut mode) };
@@ -209,6 +211,7 @@ impl Identity {
 
     /// Is this still the context that was retained? Err(Lost) if the device was reset since.
     pub(super) fn verify(&self) -> Result<(), BackendError> {
+        driver::still_usable()?;
         self.alive()?;
         let there = match self.id {
             Some(known) => {
@@ -314,12 +317,14 @@ impl Context {
         if let Some(event) = free {
             return Ok(event);
         }
-        let _current = self.enter()?;
         let mut event: CUevent = ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        let current = self.enter()?;
         // SAFETY: the variable is ours.
         let code = unsafe { (self.driver.symbols.event_create)(&raw mut event, flags) };
         self.check("cuEventCreate", code)?;
+        drop(current);
+        driver::still_usable()?;
         Ok(RawEvent(event.expose_provenance()))
     }
 
@@ -333,15 +338,16 @@ impl Context {
     pub(super) fn probe(&self) -> Result<(), BackendError> {
         const NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
         self.verify()?;
+        let mode = relax(self.driver)?;
         let event = self.event()?;
-        let _mode = relax(self.driver)?;
         // SAFETY: an event of this context, in nobody else's hands.
         let code = unsafe { (self.driver.symbols.event_query)(event.handle()) };
         self.put_back(event);
-        match code {
-            NOT_READY => Ok(()),
-            code => self.check("cuEventQuery", code),
+        if code != NOT_READY {
+            self.check("cuEventQuery", code)?;
         }
+        drop(mode);
+        driver::still_usable()
     }
 
     /// For drivers without stream ids, in a call that names a stream: orders the work of a stream behind that of an

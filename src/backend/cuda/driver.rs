@@ -43,6 +43,16 @@ pub fn usable() -> bool {
     !process::forked() && !GONE.load(Ordering::Relaxed)
 }
 
+/// The same, where a call has been made since that was last asked: it may have said that the driver is gone.
+#[inline]
+pub(super) fn still_usable() -> Result<(), BackendError> {
+    if usable() {
+        Ok(())
+    } else {
+        Err(BackendError::Unloaded)
+    }
+}
+
 extern "C" fn on_exit() {
     GONE.store(true, Ordering::Relaxed);
 }

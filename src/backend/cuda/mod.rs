@@ -89,15 +89,6 @@ impl CudaBackend {
         }))
     }
 
-    /// May a call be made that gives something back?
-    fn may_return(&self) -> Result<(), BackendError> {
-        if driver::usable() {
-            Ok(())
-        } else {
-            Err(BackendError::Unloaded)
-        }
-    }
-
     /// May memory be asked for? Found out by asking the device, because the calls for memory work on when its context
     /// is lost; beside them this costs nothing.
     fn may_grow(&self) -> Result<Arc<Context>, BackendError> {
@@ -108,7 +99,7 @@ impl CudaBackend {
 
     /// May a call be made that asks for something?
     fn may_ask(&self) -> Result<Arc<Context>, BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         let own = self.streams.own()?;
         own.alive()?;
         Ok(own)
@@ -131,7 +122,7 @@ impl CudaBackend {
 
     /// The same for a call about the event, which a context that is lost does not answer.
     fn live_event(&self, event: Event) -> Result<(RawEvent, Arc<Context>), BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         let (event, context) = self.event(event).ok_or(BackendError::Unloaded)?;
         context.alive()?;
         Ok((event, context))
@@ -275,7 +266,7 @@ impl Backend for CudaBackend {
     }
 
     fn unreserve(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         context::lock(self.pages()?).unreserve(at.0, bytes)
     }
 
@@ -285,7 +276,7 @@ impl Backend for CudaBackend {
     }
 
     fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         if let Some(memory) = &self.memory {
             return context::lock(memory).release(page.0, bytes);
         }
@@ -319,7 +310,7 @@ impl Backend for CudaBackend {
     }
 
     fn unmap(&self, at: Addr, bytes: u64) -> Result<(), BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         let own = self.streams.own()?;
         let count = context::lock(self.pages()?).unmap(at.0, bytes)?;
         self.mapped.fetch_sub(count, Ordering::Relaxed);
@@ -329,7 +320,7 @@ impl Backend for CudaBackend {
 
     #[inline]
     fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         self.streams.timeline(stream)
     }
 
@@ -394,7 +385,7 @@ impl Backend for CudaBackend {
     }
 
     fn synchronize_all(&self) -> Result<(), BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         let onlookers = self.onlookers()?;
         let mut contexts = self.streams.contexts().into_iter();
         let result = contexts.try_for_each(|context| context.drain());
@@ -457,7 +448,7 @@ impl Backend for CudaBackend {
     }
 
     fn access(&self, device: i32) -> Result<Access, BackendError> {
-        self.may_return()?;
+        driver::still_usable()?;
         self.driver.known_device(device)?;
         match &self.memory {
             Some(memory) => Ok(context::lock(memory).access(device)),

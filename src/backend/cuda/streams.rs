@@ -19,7 +19,7 @@
 
 use super::captures::{self, Capturing};
 use super::context::{self, Context, Entered, Identity, enter};
-use super::driver::{Driver, SUCCESS};
+use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::{BackendError, process};
 use crate::base::units::{StreamHandle, StreamId, Timeline};
@@ -162,6 +162,7 @@ impl Streams {
             self.driver.check("cuCtxGetDevice", code)?;
             self.driver.ordinal(device)?
         };
+        driver::still_usable()?;
         let primary = context::join(self.driver, ordinal)?;
         if primary.handle == handle {
             return Ok(primary);
