@@ -70,6 +70,11 @@ fn leaked_blocks_stay_for_the_tool_to_report() {
 }
 
 #[test]
+fn a_pool_that_nobody_ended_is_left_to_the_driver_s_own_account() {
+    passes("abandoned", &[]);
+}
+
+#[test]
 fn memory_that_could_not_be_given_back_is_a_heap_again() {
     passes("failed_release", &[]);
 }
@@ -111,6 +116,7 @@ fn role() {
         Err(_) => {}
         Ok("blocks") => blocks(),
         Ok("leak") => leak(),
+        Ok("abandoned") => abandoned(),
         Ok("failed_release") => failed_release(),
         Ok("no_heaps") => no_heaps(),
         Ok("none") => none(),
@@ -239,6 +245,21 @@ fn leak() {
         let holds = |heap: &&(u64, u64)| heap.0 <= block.0 && block.0 + block.1 <= heap.0 + heap.1;
         assert_eq!(heaps.iter().filter(holds).count(), 1);
     }
+}
+
+fn abandoned() {
+    let (pool, _) = pool(0);
+    let (lost, freed) = (alloc(&pool, 1234), alloc(&pool, 100 * M));
+    free(&pool, freed);
+    assert_eq!(ranges("heaps").len(), 2);
+    pool.abandon();
+    let heaps = ranges("heaps");
+    assert_eq!(heaps.len(), 1, "the one with a block in it");
+    assert!(heaps[0].0 <= lost.0 && lost.0 < heaps[0].0 + heaps[0].1);
+    // a static destructor may still end it
+    free(&pool, lost);
+    assert_eq!(pool.end().blocks, 0);
+    assert_eq!(ranges("heaps"), []);
 }
 
 fn failed_release() {

@@ -152,6 +152,9 @@ impl Backend for Metered {
     fn block_freed(&self, at: Addr) {
         self.inner.block_freed(at);
     }
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
     fn close(&self) {
         self.inner.close();
     }

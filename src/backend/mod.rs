@@ -186,6 +186,9 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// the driver.
     fn block_freed(&self, _at: Addr) {}
 
+    /// The process ends, and nobody has ended the pool: whoever watches its memory should see that it was left.
+    fn abandon(&self) {}
+
     /// The pool has ended and given everything back, unless it could not: no other call follows. What the backend
     /// itself holds of the device goes now, because the last reference to it may be dropped while a thread or the
     /// process is ending. If it is not usable any more it only lets go of its own memory.

@@ -109,6 +109,18 @@ impl Backend for Watched {
             self.segments().add(self.tool, at, page, bytes);
         })
     }
+    fn abandon(&self) {
+        // a heap without regions is nothing to a tool, while the driver's memory that it was made of is a leak
+        let mut segments = self.segments();
+        for segment in segments
+            .by_address
+            .values_mut()
+            .filter(|segment| segment.regions == 0)
+        {
+            self.tool.unregister_heap(segment.heap);
+            segment.heap = Heap::NONE;
+        }
+    }
     fn watches_blocks(&self) -> bool {
         true
     }

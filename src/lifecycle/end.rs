@@ -59,7 +59,11 @@ extern "C" fn on_exit() {
 }
 
 extern "C" fn on_exit_of_devices() {
-    at_exit(|kind| kind != MemoryKind::Host, || ());
+    // a pool that is still there may yet be destroyed, but when tools look the driver is gone
+    at_exit(
+        |kind| kind != MemoryKind::Host,
+        || POOLS.pools().for_each(|pool| pool.abandon()),
+    );
 }
 
 /// Ends the default pools of some kinds of memory, then does the rest.

@@ -119,6 +119,13 @@ impl Pool {
         }
     }
 
+    /// The process ends, and nobody has ended the pool.
+    pub fn abandon(&self) {
+        if self.backend.usable() {
+            self.backend.abandon();
+        }
+    }
+
     /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {

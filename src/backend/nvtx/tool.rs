@@ -32,6 +32,11 @@ pub struct Tool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heap(usize);
 
+impl Heap {
+    /// No heap.
+    pub const NONE: Heap = Heap(0);
+}
+
 impl Tool {
     /// Memory from which blocks will be cut. Nothing of it may be touched but blocks.
     pub fn register_heap(&self, at: u64, bytes: u64) -> Heap {
