@@ -6,9 +6,9 @@
 mod common;
 
 use common::M;
+use common::cuda::{handle, options, try_backend};
 use common::standin::{Device, Object, all_calls, alone, control, ok, open, order, rest, stream};
-use std::sync::Arc;
-use weir::backend::cuda::{self, CudaBackend, Options};
+use weir::backend::cuda::Options;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
 use weir::config::{Config, MemoryKind};
@@ -75,19 +75,11 @@ struct World {
 }
 
 fn new_pool(config: &Config, plain: bool) -> Result<Pool, Error> {
-    let options = Options {
-        device: 0,
-        plain,
-        gpu_direct_rdma: false,
-        handle_types: 0,
-    };
-    let backend: Arc<CudaBackend> = CudaBackend::new(cuda::open().expect("the stand-in"), options)
-        .map_err(|error| Error::Backend(error.to_string()))?;
-    Pool::new(config.clone(), backend)
-}
-
-fn handle(stream: Object) -> StreamHandle {
-    StreamHandle(stream.expose_provenance())
+    let backend = try_backend(Options { plain, ..options() });
+    Pool::new(
+        config.clone(),
+        backend.map_err(|error| Error::Backend(error.to_string()))?,
+    )
 }
 
 fn known(error: &Error) -> bool {

@@ -5,6 +5,7 @@
 mod common;
 
 use common::M;
+use common::cuda::handle;
 use common::standin::{Device, Object, all_calls, alone, control, ok, open, stream};
 use std::ptr::null_mut;
 use weir::base::error::Error;
@@ -20,10 +21,6 @@ fn config(memory: DeviceMemory) -> Config {
         name: "lost".into(),
         ..Config::default()
     }
-}
-
-fn handle(stream: Object) -> StreamHandle {
-    StreamHandle(stream.expose_provenance())
 }
 
 fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>) -> bool {

@@ -6,10 +6,11 @@
 mod common;
 
 use common::M;
+use common::cuda::{backend, handle};
 use common::standin::{Device, Object, aborted, alone, ok, stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use weir::backend::cuda::{self, CudaBackend, Options};
+use weir::backend::cuda::CudaBackend;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, PageHandle, StreamHandle, Timeline};
 use weir::config::{Config, MemoryKind};
@@ -138,13 +139,7 @@ impl Backend for Mistaken {
 }
 
 fn pool(mistake: Mistake) -> Pool {
-    let options = Options {
-        device: 0,
-        plain: false,
-        gpu_direct_rdma: false,
-        handle_types: 0,
-    };
-    let inner = CudaBackend::new(cuda::open().expect("the stand-in"), options).expect("a backend");
+    let inner = backend();
     let config = Config {
         memory: MemoryKind::Device,
         ..Config::default()
@@ -156,10 +151,6 @@ fn pool(mistake: Mistake) -> Pool {
         early: Mutex::default(),
     };
     Pool::new(config, Arc::new(backend)).expect("a pool")
-}
-
-fn handle(stream: Object) -> StreamHandle {
-    StreamHandle(stream.expose_provenance())
 }
 
 /// A block of 16 MiB that its stream is at work on, for a while, when it is freed.

@@ -7,11 +7,12 @@
 mod common;
 
 use common::M;
+use common::cuda::{handle, options, try_backend};
 use common::random::Random;
 use common::standin::{Device, Object, alone, control, ok, open, order, rest, stream};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use weir::backend::cuda::{self, CudaBackend, Options};
+use std::sync::Mutex;
+use weir::backend::cuda::Options;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
 use weir::config::{Config, MemoryKind};
@@ -23,14 +24,7 @@ const EVENTS: usize = 3;
 const PIECE: u64 = 16;
 
 fn new_pool(config: Config, plain: bool) -> Pool {
-    let options = Options {
-        device: 0,
-        plain,
-        gpu_direct_rdma: false,
-        handle_types: 0,
-    };
-    let driver = cuda::open().expect("the stand-in");
-    let backend: Arc<CudaBackend> = CudaBackend::new(driver, options).expect("a backend");
+    let backend = try_backend(Options { plain, ..options() }).expect("a backend");
     Pool::new(config, backend).expect("a pool")
 }
 
@@ -39,10 +33,6 @@ fn config() -> Config {
         memory: MemoryKind::Device,
         ..Config::default()
     }
-}
-
-fn handle(stream: Object) -> StreamHandle {
-    StreamHandle(stream.expose_provenance())
 }
 
 fn pieces(bytes: u64) -> impl Iterator<Item = (u64, u64)> {

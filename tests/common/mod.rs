@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+#[allow(unsafe_code)]
+pub mod cuda;
 pub mod hook;
 pub mod program;
 pub mod random;
