@@ -12,10 +12,10 @@ use loom::thread;
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
 use weir::backend::Event;
-use weir::base::units::StreamId;
+use weir::base::units::{StreamId, Timeline};
 use weir::config::Reuse;
 
-const STREAM: StreamId = StreamId(7);
+const STREAM: Timeline = Timeline::of(StreamId(7));
 
 /// A free: the stream's index and the free's number, and how far the device must be before the memory may be
 /// anybody's.
