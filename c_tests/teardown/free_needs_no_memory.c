@@ -78,6 +78,11 @@ int main(void) {
     weir_stream s, t;
     CHECK_OK(weir_host_stream_create(&s));
     CHECK_OK(weir_host_stream_create(&t));
+    gate begun = {0}; /* the streams' threads take what a thread takes before memory is refused */
+    atomic_store(&begun.open, 1);
+    queue_gate(s, &begun);
+    queue_gate(t, &begun);
+    CHECK_OK(weir_device_synchronize());
     for (int how = 0; how < 3; how++) {
         gate g = {0};
         for (int i = 0; i < BLOCKS; i++) {
