@@ -23,8 +23,13 @@ fn changed(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|data| data.modified()).ok()
 }
 
-/// The library, compiled anew if it is older than its sources.
-pub fn library() -> PathBuf {
+/// The library, compiled anew if it is older than its sources, by one of this program's threads.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(compiled)
+}
+
+fn compiled() -> PathBuf {
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libcuda.so.1");
     let sources = sources();
     let newest = sources.iter().filter_map(|source| changed(source)).max();
