@@ -12,10 +12,11 @@ use std::time::Instant;
 use weir::backend::Backend;
 use weir::backend::counting::Counting;
 use weir::backend::host::{HostBackend, streams};
+use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::observe::stats::Stats;
-use weir::pool::Pool;
+use weir::pool::{Pool, ThreadCache};
 
 enum Op {
     Alloc(u32, u64, usize),
@@ -68,14 +69,34 @@ fn load(path: &str) -> Trace {
     }
 }
 
+/// A stream, and this thread's cache for it.
+struct Stream(StreamHandle, Option<ThreadCache>);
+
+impl Stream {
+    fn alloc(&self, pool: &Pool, bytes: u64) -> Result<Addr, Error> {
+        let cache = self.1.as_ref();
+        match cache.and_then(|cache| cache.alloc(bytes, 0)) {
+            Some(at) => Ok(at),
+            None => pool.alloc_beside(cache, bytes, 0, self.0),
+        }
+    }
+
+    fn free(&self, pool: &Pool, at: Addr) {
+        let cache = self.1.as_ref();
+        if cache.and_then(|cache| cache.free(at)).is_none() {
+            pool.free_beside(cache, at, self.0).expect("a live block");
+        }
+    }
+}
+
 /// One replay, everything freed at its end: nanoseconds per event, and how many requests failed.
-fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f64, u64) {
+fn replay(pool: &Pool, trace: &Trace, named: &[Stream], check: bool) -> (f64, u64) {
     let mut blocks = vec![(Addr(0), 0usize); trace.ids];
     let mut failed = 0;
     let start = Instant::now();
     for op in &trace.ops {
         match *op {
-            Op::Alloc(id, bytes, stream) => match pool.alloc(bytes, 0, named[stream]) {
+            Op::Alloc(id, bytes, stream) => match named[stream].alloc(pool, bytes) {
                 Ok(at) => blocks[id as usize] = (at, stream),
                 Err(error) => {
                     if failed == 0 {
@@ -87,7 +108,7 @@ fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f
             Op::Free(id, stream) => {
                 let at = std::mem::take(&mut blocks[id as usize].0);
                 if at.0 != 0 {
-                    pool.free(at, named[stream]).expect("a live block");
+                    named[stream].free(pool, at);
                 }
             }
         }
@@ -98,7 +119,7 @@ fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f
     let nanos = start.elapsed().as_nanos() as f64 / trace.ops.len() as f64;
     for (at, stream) in blocks {
         if at.0 != 0 {
-            pool.free(at, named[stream]).expect("a live block");
+            named[stream].free(pool, at);
         }
     }
     (nanos, failed)
@@ -127,6 +148,7 @@ fn main() {
             "--slack" => config.slack = value().parse().expect("a share"),
             "--check" => check = true,
             "--host" => host = true,
+            "--no-caches" => config.thread_caches = false,
             "--one-page" => config.blocks_in_one_page = true,
             "--with-addresses" => with_addresses = true,
             "--bench" => {}
@@ -134,13 +156,14 @@ fn main() {
         }
     }
     println!(
-        "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
+        "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
         "trace",
         "n",
         "ns/event",
         "live MiB",
         "held MiB",
         "ratio",
+        "misses",
         "creates",
         "maps",
         "unmaps",
@@ -169,18 +192,23 @@ fn main() {
         let mut config = config.clone();
         config.max_bytes = capacity.map_or(0, |factor| (trace.peak as f64 * factor) as u64);
         let pool = Pool::new(config, backend).expect("a pool");
+        let named: Vec<Stream> = named
+            .into_iter()
+            .map(|name| Stream(name, pool.open_cache(name)))
+            .collect();
         let mut before = Stats::default();
         for number in 1..=replays {
             let (nanos, failed) = replay(&pool, &trace, &named, check);
             let now = pool.stats().expect("stats");
             println!(
-                "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
+                "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
                 trace.name,
                 number,
                 nanos,
                 trace.peak as f64 / 1048576.0,
                 now.reserved_peak as f64 / 1048576.0,
                 now.reserved_peak as f64 / trace.peak as f64,
+                now.misses - before.misses,
                 now.page_creates - before.page_creates,
                 now.maps - before.maps,
                 now.unmaps - before.unmaps,

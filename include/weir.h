@@ -369,6 +369,18 @@ typedef struct {
    * Must be 0.
    */
   int32_t reserved;
+  /**
+   * 0 or 1: each thread keeps blocks that it freed for its next requests on the same stream; such calls take no
+   * lock. What threads keep serves any request of the pool before the pool grows. Default: 1.
+   */
+  int32_t thread_caches;
+  /**
+   * 0 or 1: the program promises to call weir_stream_changed whenever the handle of a stream that it named to this
+   * pool comes to mean something else: the stream is destroyed, begins to be captured or ceases to be. The driver is
+   * then not asked at each call, which is most of what a call costs. Built-in streams must be named with the
+   * pool's context current. Default: 0.
+   */
+  int32_t declared_streams;
 } weir_pool_options;
 
 /**
@@ -519,7 +531,7 @@ const char *weir_last_error(void);
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
  * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
- * or plain), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
  * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -810,6 +822,15 @@ weir_status weir_event_record(weir_event event,
  */
 weir_status weir_stream_wait_event(weir_stream stream,
                                    weir_event event);
+
+/**
+ * Says that the handle `stream` comes to mean something else: the stream is destroyed, begins to be captured (also by
+ * waiting for an event of a capture), or ceases to be captured. Call it before or after that, but before the next call
+ * that names the stream to a pool with `declared_streams`. Other pools find out by themselves. Any handle is fine.
+ *
+ * Errors: WEIR_ERROR_FORKED.
+ */
+weir_status weir_stream_changed(weir_stream stream);
 
 /**
  * Blocks until the work queued on `stream` is complete, and every pool learns of it: blocks freed on `stream`

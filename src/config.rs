@@ -51,6 +51,10 @@ pub struct Config {
     pub ipc_handle_types: u32,
     /// Every block lies in one physical page, for those who register blocks by it (NCCL, RDMA); nothing is moved.
     pub blocks_in_one_page: bool,
+    /// Threads keep what they freed, for their next requests.
+    pub thread_caches: bool,
+    /// The program tells weir when a stream is destroyed or captured, so that it need not be asked each time.
+    pub declared_streams: bool,
     /// Shown in reports and messages.
     pub name: String,
     /// Asked before a request fails.
@@ -75,6 +79,8 @@ impl Default for Config {
             gpu_direct_rdma: false,
             ipc_handle_types: 0,
             blocks_in_one_page: false,
+            thread_caches: true,
+            declared_streams: false,
             name: String::new(),
             on_oom: None,
         }

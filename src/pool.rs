@@ -6,15 +6,18 @@
 //! request that hits never waits for the driver. What was read under `heap` is read again after a call.
 
 mod apart;
+mod cached;
 mod miss;
 mod order;
 mod release;
 
+use crate::alloc::cache::LONG;
+use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::metered::Metered;
-use crate::backend::{Access, Backend, BackendError, Event};
+use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, CaptureId, StreamHandle, Timeline};
@@ -23,6 +26,7 @@ use crate::observe::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use cached::ThreadCache;
 pub use order::Mark;
 
 /// What `end` found still allocated.
@@ -79,6 +83,7 @@ pub struct Pool {
     backend: Metered,
     grow: Ranked<Growth>,
     heap: Ranked<Heap>,
+    directory: Arc<Directory>,
     ended: AtomicBool,
     /// Every block lies in one page.
     apart: bool,
@@ -112,7 +117,10 @@ impl Pool {
                 config.initial_bytes, config.max_bytes
             )));
         }
-        let mut heap = Heap::new(slot, config.reuse, config.release_threshold);
+        fence::prepare();
+        let directory = Directory::new().map_err(|error| translate(error, StreamHandle(0)))?;
+        let directory = Arc::new(directory);
+        let mut heap = Heap::new(slot, config.reuse, config.release_threshold, directory.clone());
         heap.placed = backend.pages_have_addresses();
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
@@ -121,6 +129,7 @@ impl Pool {
             placed: heap.placed,
             watched: backend.watches_blocks(),
             heap: Ranked::new(Rank::Heap, heap),
+            directory,
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
@@ -137,10 +146,25 @@ impl Pool {
 
     /// Allocates `bytes` (0 gives a unique address) aligned to `align` (0: 256) for use on `stream`.
     pub fn alloc(&self, bytes: u64, align: u64, stream: StreamHandle) -> Result<Addr, Error> {
+        self.alloc_beside(None, bytes, align, stream)
+    }
+
+    /// The same for a thread whose cache for the stream could not serve it.
+    pub fn alloc_beside(
+        &self,
+        own: Option<&ThreadCache>,
+        bytes: u64,
+        align: u64,
+        stream: StreamHandle,
+    ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
         let stream = self.name(stream)?;
         let mut heap = self.books_for(stream)?;
         let index = index(&mut heap, stream);
+        let own = self.still(&mut heap, own, stream);
+        if let Some(own) = own.filter(|_| bytes > LONG) {
+            heap.flush_long(own.cache.owner);
+        }
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
@@ -149,7 +173,7 @@ impl Pool {
             return Ok(self.announced(Addr(at), bytes));
         }
         drop(heap);
-        let at = self.miss(bytes, align, stream)?;
+        let at = self.miss(own, bytes, align, stream)?;
         Ok(self.announced(at, bytes))
     }
 
@@ -186,7 +210,7 @@ impl Pool {
                         let block = heap.find_block(at.0).expect("allocated above");
                         // handed to nobody: no work can use it
                         heap.forget_uses(block);
-                        heap.free(block, COMMON, true);
+                        heap.free(block, COMMON, true)?;
                         heap.stats.allocations -= 1;
                         heap.stats.frees -= 1;
                         *at = Addr(0);
@@ -206,11 +230,21 @@ impl Pool {
             return Ok(Addr(at));
         }
         drop(heap);
-        self.miss(bytes, align, stream)
+        self.miss(None, bytes, align, stream)
     }
 
     /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
     pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> {
+        self.free_beside(None, at, stream)
+    }
+
+    /// The same for a thread whose cache for the stream could not keep the block.
+    pub fn free_beside(
+        &self,
+        own: Option<&ThreadCache>,
+        at: Addr,
+        stream: StreamHandle,
+    ) -> Result<u64, Error> {
         let Some(stream) = self.name_for_free(stream)? else {
             return self.free_quietly(at);
         };
@@ -218,7 +252,13 @@ impl Pool {
         let block = heap.find_block(at.0)?;
         let index = index(&mut heap, stream);
         self.part_with(at);
-        let bytes = heap.free(block, index, false);
+        let bytes = heap.free(block, index, false)?;
+        if let Some(own) = self.still(&mut heap, own, stream) {
+            if bytes > LONG {
+                heap.flush_long(own.cache.owner);
+            }
+            heap.relieve(&own.cache);
+        }
         self.after_frees(heap, stream, index);
         Ok(bytes)
     }
@@ -241,7 +281,7 @@ impl Pool {
         for at in blocks {
             let block = heap.find_block(at.0)?;
             self.part_with(at);
-            heap.free(block, index, !usable);
+            heap.free(block, index, !usable)?;
         }
         if usable {
             self.after_frees(heap, stream, index);
@@ -257,7 +297,7 @@ impl Pool {
         let mut heap = self.books()?;
         let block = heap.find_block(at.0)?;
         self.part_with(at);
-        let bytes = heap.free(block, COMMON, true);
+        let bytes = heap.free(block, COMMON, true)?;
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
         if over {
@@ -287,10 +327,10 @@ impl Pool {
         let mut heap = self.books()?;
         let block = heap.find_block(at.0)?;
         self.part_with(at);
-        Ok(heap.free(block, COMMON, true))
+        heap.free(block, COMMON, true)
     }
 
-    fn after_frees(&self, heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
+    fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
         let due = heap.event_due(index);
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
@@ -328,14 +368,14 @@ impl Pool {
         for at in blocks {
             let block = heap.find_block(at.0)?;
             heap.forget_uses(block);
-            heap.free(block, COMMON, true);
+            heap.free(block, COMMON, true)?;
         }
         Ok(())
     }
 
     /// Reads an attribute.
     pub fn attribute(&self, attribute: Attribute) -> Result<u64, Error> {
-        let heap = self.books()?;
+        let mut heap = self.books()?;
         Ok(match attribute {
             Attribute::ReuseFollowEventDependencies => u64::from(heap.reuse.event_dependencies),
             Attribute::ReuseAllowOpportunistic => u64::from(heap.reuse.opportunistic),
@@ -343,8 +383,8 @@ impl Pool {
             Attribute::ReleaseThreshold => heap.release_threshold,
             Attribute::ReservedCurrent => heap.stats.reserved,
             Attribute::ReservedHigh => heap.stats.reserved_peak,
-            Attribute::UsedCurrent => heap.stats.used,
-            Attribute::UsedHigh => heap.stats.used_peak,
+            Attribute::UsedCurrent => heap.figures().used,
+            Attribute::UsedHigh => heap.figures().used_peak,
         })
     }
 
@@ -368,14 +408,17 @@ impl Pool {
             Attribute::ReuseFollowEventDependencies => heap.reuse.event_dependencies = switch()?,
             Attribute::ReuseAllowOpportunistic => heap.reuse.opportunistic = switch()?,
             Attribute::ReuseAllowInternalDependencies => heap.reuse.internal_dependencies = switch()?,
-            Attribute::ReleaseThreshold => heap.release_threshold = value,
+            Attribute::ReleaseThreshold => {
+                heap.release_threshold = value;
+                heap.tune_caches();
+            }
             Attribute::ReservedHigh => {
                 peak()?;
                 heap.stats.reserved_peak = heap.stats.reserved;
             }
             Attribute::UsedHigh => {
                 peak()?;
-                heap.stats.used_peak = heap.stats.used;
+                heap.reset_used_peak();
             }
             Attribute::ReservedCurrent | Attribute::UsedCurrent => {
                 return Err(Error::InvalidArgument(format!("{attribute:?} can only be read")));
@@ -402,8 +445,8 @@ impl Pool {
 
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
-        let heap = self.books()?;
-        let mut stats = heap.stats;
+        let mut heap = self.books()?;
+        let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();
         drop(heap);
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -419,7 +462,7 @@ impl Pool {
     /// Peaks become the current values.
     pub fn reset_peaks(&self) -> Result<(), Error> {
         let mut heap = self.books()?;
-        heap.stats.used_peak = heap.stats.used;
+        heap.reset_used_peak();
         heap.stats.reserved_peak = heap.stats.reserved;
         Ok(())
     }

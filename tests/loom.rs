@@ -42,7 +42,7 @@ impl Pool {
             internal_dependencies: true,
         };
         Arc::new(Pool {
-            books: Mutex::new((Heap::new(2 << 20, reuse, u64::MAX), Vec::new())),
+            books: Mutex::new((Heap::new(2 << 20, reuse, u64::MAX, directory()), Vec::new())),
             queued: AtomicU64::new(0),
             done: AtomicU64::new(0),
             eager,

@@ -28,6 +28,7 @@ impl Heap {
     pub(super) fn born(&mut self, at: u64, index: u32) {
         let id = self.arena(index).id;
         if id.capture.is_some() {
+            self.directory.set_special(at);
             self.users_of(at).born = Some(id);
         }
     }

@@ -1,12 +1,13 @@
 //! The invariants of the books, as equations. Tests call `validate` after every step.
 
+use super::directory::State;
 use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::Mapping;
 use super::size::{WINDOW, round_down};
 use super::space::Space;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl Heap {
     /// Checks everything, in time linear in all there is; panics on the first equation that does not hold.
@@ -16,6 +17,52 @@ impl Heap {
         self.validate_nodes();
         self.validate_pages();
         self.validate_arenas();
+        self.validate_directory();
+    }
+
+    /// The directory has as live what the nodes and slabs have, and as kept what the caches have. No thread may be at
+    /// work in its cache.
+    fn validate_directory(&self) {
+        let mut kept = HashSet::new();
+        let mut look = |at: u64, live: bool| {
+            let state = self.directory.state(at);
+            assert_eq!(state != State::Gone, live, "{at:#x} is {state:?}");
+            if state == State::Kept {
+                kept.insert(at);
+            }
+        };
+        for range in &self.space.ranges {
+            let mut id = range.first;
+            while id != NIL {
+                let node = &self.space.nodes[id];
+                if node.kind == Kind::Slab {
+                    let blocks = self.slabs.get(node.slab).blocks;
+                    for index in 0..blocks {
+                        let live = self.slabs.is_live(node.slab, index);
+                        look(self.slabs.block_start(node.slab, index), live);
+                    }
+                } else {
+                    look(node.start, node.kind == Kind::Live);
+                }
+                id = node.next;
+            }
+        }
+        for cache in self.caches() {
+            let (mut bytes, mut count) = (0, 0);
+            for block in cache.blocks() {
+                assert!(kept.remove(&block.at), "kept once: {block:?}");
+                assert!(cache.arena != COMMON || block.seq == 0, "{block:?}");
+                bytes += block.piece.bytes();
+                count += 1;
+            }
+            assert_eq!((bytes, count), (cache.bytes(), cache.count()));
+            let arena = self.arenas[cache.arena as usize].as_ref();
+            assert!(arena.is_some_and(|arena| arena.caches > 0), "its stream is there");
+        }
+        assert!(kept.is_empty(), "kept by nobody: {kept:x?}");
+        for arena in self.arenas.iter().flatten() {
+            assert_eq!(arena.clock.load(std::sync::atomic::Ordering::Relaxed), arena.seq);
+        }
     }
 
     fn validate_nodes(&self) {
@@ -131,7 +178,7 @@ impl Heap {
         assert_eq!(stats.idle, loose, "only loose pages are idle between operations");
         assert_eq!(stats.reserved, used + cached + free + pending + stats.idle);
         assert_eq!(stats.allocations - stats.frees, blocks, "live blocks");
-        assert!(stats.used <= stats.used_peak && stats.reserved <= stats.reserved_peak);
+        assert!(self.used_now() <= stats.used_peak && stats.reserved <= stats.reserved_peak);
     }
 
     fn validate_pages(&self) {

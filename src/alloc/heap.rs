@@ -8,6 +8,8 @@
 //! Lock: the pool's `Heap` lock covers all of this module and those it uses. What concerns pages, mappings
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
+use super::directory::{Directory, State};
+use super::flush::Caches;
 use super::node::{Kind, NIL, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
@@ -19,6 +21,7 @@ use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
 use crate::observe::stats::Stats;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// The books of one pool.
 #[derive(Debug)]
@@ -29,6 +32,10 @@ pub struct Heap {
     pub pages: Pages,
     /// Slabs of small blocks.
     pub slabs: Slabs,
+    /// What all threads know of the blocks.
+    pub directory: Arc<Directory>,
+    /// Caches of threads.
+    pub(super) caches: Caches,
     /// Arenas by index; `COMMON` first. An index is never used again.
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Arenas by timeline.
@@ -85,8 +92,10 @@ pub enum Block {
 
 impl Heap {
     /// The books of an empty pool whose slots have `slot` bytes.
-    pub fn new(slot: u64, reuse: Reuse, release_threshold: u64) -> Heap {
+    pub fn new(slot: u64, reuse: Reuse, release_threshold: u64, directory: Arc<Directory>) -> Heap {
         Heap {
+            directory,
+            caches: Caches::default(),
             space: Space::new(slot),
             pages: Pages::default(),
             slabs: Slabs::default(),
@@ -130,13 +139,10 @@ impl Heap {
         let id = self.fit(len, align, stream)?;
         let id = self.take(id, len, align);
         self.space.nodes[id].kind = Kind::Live;
-        self.add_used(len);
-        Some(self.space.nodes[id].start)
-    }
-
-    pub(super) fn add_used(&mut self, bytes: u64) {
-        self.stats.used += bytes;
-        self.stats.used_peak = self.stats.used_peak.max(self.stats.used);
+        self.set_used(self.stats.used + len);
+        let start = self.space.nodes[id].start;
+        self.directory.begin(start, len);
+        Some(start)
     }
 
     /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
@@ -185,26 +191,46 @@ impl Heap {
         self.cut_free(id, from, from + len)
     }
 
-    /// Frees a block that `find_block` gave. Returns its bytes. The memory is `owner`'s at once.
-    pub fn free(&mut self, block: Block, stream: u32, complete: bool) -> u64 {
+    /// Frees a block that `find_block` gave. Returns its bytes. The memory is `stream`'s at once. An error if another
+    /// thread has freed it meanwhile.
+    pub fn free(&mut self, block: Block, stream: u32, complete: bool) -> Result<u64, Error> {
+        let start = self.block_start(block);
+        let from_cache = self
+            .directory
+            .end(start)
+            .map_err(|_| Error::DoubleFree(Addr(start)))?;
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
-        self.stats.used -= bytes;
+        self.set_used(self.stats.used - bytes);
         if let Some(users) = self.users_at_free(block, stream, complete) {
-            self.hold_back(block, bytes, (!complete).then_some(stream), users);
-            return bytes;
+            let before = match block {
+                Block::Large(id) if complete => Some(self.owner_before(id, from_cache)),
+                _ => None,
+            };
+            let stream = if complete {
+                before.filter(|&owner| owner != COMMON)
+            } else {
+                Some(stream)
+            };
+            self.hold_back(block, bytes, stream, users);
+            return Ok(bytes);
         }
         match block {
-            Block::Large(id) if complete || stream == COMMON => self.put_free(id, self.owner_before(id)),
+            Block::Large(id) if complete || stream == COMMON => {
+                self.put_free(id, self.owner_before(id, from_cache))
+            }
             Block::Large(id) => self.put_free(id, stream),
             Block::Small(slab, index) => self.free_small(slab, index, stream, complete),
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Whose a block's memory is once the block's own use is over: it may have been cut from an extent whose
-    /// stream still has work of an earlier block queued.
-    fn owner_before(&self, id: NodeId) -> u32 {
+    /// stream still has work of an earlier block queued, or have come from the cache for such a stream.
+    fn owner_before(&self, id: NodeId, from_cache: Option<u32>) -> u32 {
+        if let Some(arena) = from_cache.filter(|&arena| self.arenas[arena as usize].is_some()) {
+            return arena;
+        }
         let node = &self.space.nodes[id];
         if self.is_complete(node.owner, node.seq) {
             COMMON
@@ -222,13 +248,22 @@ impl Heap {
         };
         let node = &self.space.nodes[id];
         match node.kind {
+            Kind::Live if exact && self.directory.state(at) == State::Kept => {
+                Err(Error::DoubleFree(Addr(at)))
+            }
             Kind::Live if exact => Ok(Block::Large(id)),
             Kind::Live => Err(Error::InteriorPointer {
                 at: Addr(at),
                 block: Addr(node.start),
                 bytes: node.len,
             }),
-            Kind::Slab => self.slabs.find(node.slab, at),
+            Kind::Slab => {
+                let block = self.slabs.find(node.slab, at)?;
+                match self.directory.state(at) {
+                    State::Kept => Err(Error::DoubleFree(Addr(at))),
+                    _ => Ok(block),
+                }
+            }
             _ => Err(Error::DoubleFree(Addr(at))),
         }
     }
@@ -290,7 +325,9 @@ impl Heap {
 
     /// The block is used on `stream` too.
     pub fn record_use(&mut self, block: Block, by: Timeline) {
-        let users = self.users_of(self.block_start(block));
+        let start = self.block_start(block);
+        self.directory.set_special(start);
+        let users = self.users_of(start);
         if !users.streams.contains(&by) {
             users.streams.push(by);
             users.needs.reserve(users.streams.len() + 2);
@@ -340,9 +377,8 @@ impl Heap {
         } = users;
         let mut need = |heap: &mut Heap, user: u32| {
             if !needs.iter().any(|need| need.0 == user) {
-                let arena = heap.arena_mut(user);
-                needs.push((user, arena.tick(bytes)));
-                arena.wanted = true;
+                needs.push((user, heap.arena_mut(user).tick(bytes)));
+                heap.want_event(user);
             }
         };
         for id in streams.into_iter().chain(born) {
@@ -395,13 +431,33 @@ impl Heap {
 
     /// Makes a node on no list free for `owner`, under a fresh number, and joins it with its neighbours. Those
     /// that everybody may use become the owner's; the other way round they stay apart.
-    pub fn put_free(&mut self, mut id: NodeId, owner: u32) {
+    pub fn put_free(&mut self, id: NodeId, owner: u32) {
         let len = self.space.nodes[id].len;
         let seq = if owner == COMMON {
             0
         } else {
             self.arena_mut(owner).tick(len)
         };
+        self.put_free_numbered(id, owner, seq);
+    }
+
+    /// The same for a block that was freed on a stream some time ago, under the number `seq`.
+    pub(super) fn put_free_since(&mut self, id: NodeId, owner: u32, seq: u64) {
+        let newest = self.arena(owner).newest;
+        // a stream's free extents are in the order of their numbers
+        let seq = if newest == NIL {
+            seq
+        } else {
+            seq.max(self.space.nodes[newest].seq)
+        };
+        let arena = self.arena_mut(owner);
+        if arena.seq < seq {
+            arena.advance();
+        }
+        self.put_free_numbered(id, owner, seq);
+    }
+
+    fn put_free_numbered(&mut self, mut id: NodeId, owner: u32, seq: u64) {
         // behind a neighbour that was everybody's may lie another extent of the owner's
         while self.joins(self.space.nodes[id].next, owner) && !self.are_apart(self.space.nodes[id].end()) {
             self.pull_free(self.space.nodes[id].next);

@@ -5,12 +5,17 @@
 //! small blocks: slab → heap      large blocks: heap      a miss: plan (wake, move, join, grow) → transit → pages
 //! ```
 //!
-//! A thread cache will stand in front of `heap` and hold slab blocks only.
+//! In front of `heap` stands a `cache` a thread and stream, and `directory`, which tells every thread without a lock
+//! what may go there.
 
 pub mod apart;
 pub mod bins;
+pub mod cache;
 pub mod capture;
 pub mod check;
+pub mod directory;
+pub mod flush;
+pub mod gate;
 pub mod heap;
 pub mod join;
 pub mod node;

@@ -26,6 +26,8 @@ use crate::backend::Event;
 use crate::base::units::{EventHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The arena of memory that every stream may use. Streams that never have work in flight use it as their own.
 pub const COMMON: u32 = 0;
@@ -63,6 +65,10 @@ pub struct Arena {
     pub partial: [u32; CLASSES],
     /// Number of the latest free.
     pub seq: u64,
+    /// The same, for the caches of threads. It is never ahead of an event: see `advance`.
+    pub clock: Arc<AtomicU64>,
+    /// Caches of threads for this stream.
+    pub caches: u32,
     /// The host knows all work before this free to be complete.
     pub completed: u64,
     /// Numbers of other streams that this one waits for.
@@ -87,6 +93,8 @@ impl Arena {
             newest: NIL,
             partial: [NIL; CLASSES],
             seq: 0,
+            clock: Arc::default(),
+            caches: 0,
             completed: 0,
             knows: FxHashMap::default(),
             events: VecDeque::with_capacity(EVENTS + 2),
@@ -99,10 +107,23 @@ impl Arena {
 
     /// Counts a free of `bytes` and gives its number.
     pub fn tick(&mut self, bytes: u64) -> u64 {
-        self.seq += 1;
+        self.next_number();
         self.unrecorded_bytes += bytes;
         self.unrecorded_frees += 1;
         self.seq
+    }
+
+    fn next_number(&mut self) {
+        self.seq += 1;
+        self.clock.store(self.seq, Ordering::Release);
+    }
+
+    /// Before a number is read for an event to cover, or for a synchronise: what threads have kept until now had the
+    /// number of the free to come, which so becomes that of the past.
+    pub fn advance(&mut self) {
+        if self.caches > 0 {
+            self.next_number();
+        }
     }
 
     /// Is an event due in this call, which names the stream?
@@ -148,6 +169,7 @@ impl Arena {
     /// Nothing of this stream is left: no memory, no work that anything waits for, and it waits for none.
     pub fn is_spent(&self) -> bool {
         self.completed >= self.seq
+            && self.caches == 0
             && self.knows.is_empty()
             && self.events.is_empty()
             && self.bins.is_empty()
@@ -216,11 +238,21 @@ impl Heap {
                 .is_none_or(|arena| arena.completed >= seq)
     }
 
+    /// Somebody needs an event on a stream, at the next call that names it.
+    pub fn want_event(&mut self, stream: u32) {
+        self.arena_mut(stream).wanted = true;
+        self.call_owners(stream);
+    }
+
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered. Never on one that
     /// is being captured: the event would be part of the graph.
-    pub fn event_due(&self, stream: u32) -> Option<u64> {
-        let arena = self.arena(stream);
-        (arena.id.capture.is_none() && arena.event_due()).then_some(arena.seq)
+    pub fn event_due(&mut self, stream: u32) -> Option<u64> {
+        let arena = self.arena_mut(stream);
+        let due = arena.id.capture.is_none() && arena.event_due();
+        due.then(|| {
+            arena.advance();
+            arena.seq
+        })
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been
@@ -233,16 +265,23 @@ impl Heap {
     }
 
     /// How far a stream has come, and what it waits for.
-    pub fn clock(&self, stream: u32) -> Clock {
-        let arena = self.arena(stream);
+    pub fn clock(&mut self, stream: u32) -> Clock {
+        let arena = self.arena_mut(stream);
+        arena.advance();
         let mut clock: Clock = arena.knows.iter().map(|(&s, &seq)| (s, seq)).collect();
         clock.push((stream, arena.seq));
         clock
     }
 
     /// How far every stream has come.
-    pub fn clock_of_all(&self) -> Clock {
-        self.streams().map(|s| (s, self.arena(s).seq)).collect()
+    pub fn clock_of_all(&mut self) -> Clock {
+        let mut clock = Clock::new();
+        for stream in self.streams() {
+            let arena = self.arena_mut(stream);
+            arena.advance();
+            clock.push((stream, arena.seq));
+        }
+        clock
     }
 
     /// The host has seen this moment pass. Events it covers are of no more use. A capture's graph is not over for

@@ -265,11 +265,13 @@ impl Heap {
             self.unlist_slab(id);
         }
         self.stats.cached -= size;
-        self.add_used(size);
+        self.set_used(self.stats.used + size);
+        self.directory.begin_small(id, index as u16);
         Some(at)
     }
 
     fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
+        self.directory.cover_slabs(self.slabs.all.len() as u64 + 1).ok()?;
         let len = run_bytes(class);
         let found = self.fit(len, WINDOW, stream)?;
         let node = self.take(found, len, WINDOW);
@@ -308,6 +310,8 @@ impl Heap {
         *self.slabs.owned.entry(stream).or_insert(0) += 1;
         self.space.nodes[node].kind = Kind::Slab;
         self.space.nodes[node].slab = id;
+        self.directory
+            .begin_run(self.space.nodes[node].start, class, id, stream);
         self.stats.cached += len;
         self.list_slab(id);
         Some(id)
@@ -415,7 +419,9 @@ impl Heap {
             if free > 0 {
                 self.unlist_slab(id);
             }
-            self.slabs.get_mut(id).owner = to;
+            let slab = self.slabs.get_mut(id);
+            slab.owner = to;
+            self.directory.begin_run(slab.base, slab.class.into(), id, to);
             *self.slabs.owned.entry(to).or_insert(0) += 1;
             if free > 0 {
                 self.list_slab(id);
@@ -432,6 +438,7 @@ impl Heap {
         let slab = self.slabs.all[id as usize].take().expect("a slab");
         self.slabs.spare.push(id);
         self.slabs.blocks -= usize::from(slab.blocks);
+        self.directory.end_run(slab.base, slab.class.into());
         if let Some(owned) = self.slabs.owned.get_mut(&slab.owner) {
             *owned -= 1;
             if *owned == 0 {

@@ -38,6 +38,11 @@ impl Metered {
         }
     }
 
+    /// The backend whose calls are counted.
+    pub fn inner(&self) -> &Arc<dyn Backend> {
+        &self.inner
+    }
+
     /// All calls.
     pub fn total(&self) -> u64 {
         [

@@ -13,11 +13,13 @@ pub mod call;
 pub mod counting;
 pub mod cuda;
 pub mod fault;
+pub mod fence;
 pub mod host;
 pub mod ledger;
 pub mod metered;
 pub mod nvtx;
 pub mod process;
+pub mod sparse;
 
 /// Why a backend call failed. A failed call has changed nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -56,6 +56,14 @@ pub struct weir_pool_options {
     pub one_handle_blocks: i32,
     /// Must be 0.
     pub reserved: i32,
+    /// 0 or 1: each thread keeps blocks that it freed for its next requests on the same stream; such calls take no
+    /// lock. What threads keep serves any request of the pool before the pool grows. Default: 1.
+    pub thread_caches: i32,
+    /// 0 or 1: the program promises to call weir_stream_changed whenever the handle of a stream that it named to this
+    /// pool comes to mean something else: the stream is destroyed, begins to be captured or ceases to be. The driver is
+    /// then not asked at each call, which is most of what a call costs. Built-in streams must be named with the
+    /// pool's context current. Default: 0.
+    pub declared_streams: i32,
 }
 
 /// The size of the struct when it was first published; it has only grown since.
@@ -103,6 +111,8 @@ fn from_config(config: &Config) -> weir_pool_options {
         gpu_direct_rdma: config.gpu_direct_rdma.into(),
         one_handle_blocks: config.blocks_in_one_page.into(),
         reserved: 0,
+        thread_caches: config.thread_caches.into(),
+        declared_streams: config.declared_streams.into(),
     }
 }
 
@@ -185,6 +195,8 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
         gpu_direct_rdma: switch(given.gpu_direct_rdma, "gpu_direct_rdma")?,
         ipc_handle_types: given.ipc_handle_types,
         blocks_in_one_page: switch(given.one_handle_blocks, "one_handle_blocks")?,
+        thread_caches: switch(given.thread_caches, "thread_caches")?,
+        declared_streams: switch(given.declared_streams, "declared_streams")?,
         name,
         on_oom: on_oom(&given, &cell),
     };
@@ -214,7 +226,7 @@ fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
 
 /// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
 /// WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
-/// or plain), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+/// or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
 /// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
 ///
 /// `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,

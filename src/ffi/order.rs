@@ -31,6 +31,19 @@ pub unsafe extern "C" fn weir_stream_wait_event(stream: weir_stream, event: weir
     })
 }
 
+/// Says that the handle `stream` comes to mean something else: the stream is destroyed, begins to be captured (also by
+/// waiting for an event of a capture), or ceases to be captured. Call it before or after that, but before the next call
+/// that names the stream to a pool with `declared_streams`. Other pools find out by themselves. Any handle is fine.
+///
+/// Errors: WEIR_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_stream_changed(stream: weir_stream) -> weir_status {
+    guard("weir_stream_changed", InChild::Refuse, || {
+        order::stream_changed(StreamHandle(stream.addr()));
+        Ok(())
+    })
+}
+
 /// Blocks until the work queued on `stream` is complete, and every pool learns of it: blocks freed on `stream`
 /// before this call are for any stream. It waits for the driver's streams by the driver's call; if no context is current
 /// the default streams are those of each GPU that has a pool. While no pool has opened a driver, a stream that is not a

@@ -9,7 +9,7 @@ use super::valgrind;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
-use crate::lifecycle::{defaults, end, order, registry};
+use crate::lifecycle::{defaults, end, order, registry, threads};
 use crate::pool::Pool;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -263,10 +263,24 @@ unsafe fn alloc(
     let handle = args::handle(pool)?;
     // SAFETY: the caller's promise.
     let out = unsafe { Out::new(ptr, "ptr") }?;
+    let (bytes, alignment, on) = (bytes as u64, alignment as u64, stream(on));
+    if !valgrind::active()
+        && let Some(at) = threads::alloc(handle, bytes, alignment, on)
+    {
+        out.set(pointer(at));
+        return Ok(());
+    }
     let at = serve(handle, |pool| {
-        let at = pool.alloc(bytes as u64, alignment as u64, stream(on))?;
+        let at = match threads::alloc(handle, bytes, alignment, on) {
+            Some(at) => at,
+            None => {
+                let at = threads::beside(handle, on, |own| pool.alloc_beside(own, bytes, alignment, on))?;
+                threads::consider(pool, handle, on);
+                at
+            }
+        };
         if watched(pool) {
-            valgrind::allocated(handle, at, bytes as u64, order::is_host_stream(stream(on)));
+            valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
         }
         Ok(at)
     })?;
@@ -289,15 +303,21 @@ pub unsafe extern "C" fn weir_pool_free(
     stream: weir_stream,
 ) -> weir_status {
     guard("weir_pool_free", InChild::Ignore, || {
-        let on = self::stream(stream);
-        give_back(args::handle(pool)?, &[ptr], |pool| {
+        let (handle, at, on) = (args::handle(pool)?, addr(ptr), self::stream(stream));
+        if !valgrind::active() && threads::free(handle, at, on).is_some() {
+            return Ok(());
+        }
+        give_back(handle, &[ptr], |pool| {
             if ptr.is_null() {
                 return Ok(());
             }
             if watched(pool) {
-                announce_free(pool, addr(ptr), order::is_host_stream(on));
+                announce_free(pool, at, order::is_host_stream(on));
             }
-            pool.free(addr(ptr), on).map(drop)
+            match threads::free(handle, at, on) {
+                Some(_) => Ok(()),
+                None => threads::beside(handle, on, |own| pool.free_beside(own, at, on)).map(drop),
+            }
         })
     })
 }

@@ -11,7 +11,7 @@
 //! Locks: `ENDING` is held while `finalize` ends pools, so that every caller returns to a process without any.
 
 use super::registry::{self, Ending, POOLS};
-use super::{backends, defaults, order};
+use super::{backends, defaults, order, threads};
 use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::Human;
@@ -81,7 +81,7 @@ fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
                 pool.end();
             }
         }
-        registry::forget_last();
+        forget();
         rest();
     });
 }
@@ -119,11 +119,17 @@ pub fn release(handle: usize) -> Result<(), Error> {
 }
 
 fn end(handle: usize, pool: &Pool) -> Result<(), Error> {
-    registry::forget_last();
+    forget();
     match report(handle, pool, &pool.end()) {
         Some(report) => Err(Error::LiveBlocks(report)),
         None => Ok(()),
     }
+}
+
+/// The calling thread lets go of what it remembers of pools that are no more.
+fn forget() {
+    registry::forget_last();
+    threads::forget_ended();
 }
 
 /// Ends every pool, host stream and host event of the process. The next use starts anew.
@@ -132,7 +138,7 @@ pub fn finalize() -> Result<(), Error> {
         return Ok(());
     }
     let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    registry::forget_last();
+    forget();
     defaults::forget_current();
     let mut reports: Vec<String> = Vec::new();
     for handle in POOLS.handles() {
@@ -146,6 +152,7 @@ pub fn finalize() -> Result<(), Error> {
         }
     }
     drop(ending);
+    forget();
     order::shutdown();
     if reports.is_empty() {
         Ok(())

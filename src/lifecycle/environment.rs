@@ -29,6 +29,12 @@ pub fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, Error
     if let Some(text) = set("WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES") {
         config.reuse.internal_dependencies = text.switch()?;
     }
+    if let Some(text) = set("WEIR_THREAD_CACHES") {
+        config.thread_caches = text.switch()?;
+    }
+    if let Some(text) = set("WEIR_DECLARED_STREAMS") {
+        config.declared_streams = text.switch()?;
+    }
     if let Some(text) = set("WEIR_DEVICE_MEMORY") {
         config.device_memory = text.device_memory()?;
     }

@@ -15,3 +15,4 @@ pub mod end;
 pub mod environment;
 pub mod order;
 pub mod registry;
+pub mod threads;

@@ -26,6 +26,11 @@ pub fn shutdown() {
     let _ = host::shutdown();
 }
 
+/// The handle of a stream comes to mean something else: no thread keeps anything for it any more.
+pub fn stream_changed(stream: StreamHandle) {
+    POOLS.pools().for_each(|pool| pool.stream_changed(stream));
+}
+
 /// Whose streams and events a call is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {

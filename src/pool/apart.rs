@@ -19,8 +19,10 @@ impl Pool {
     /// The second alone near the limit, where what is left over in one page may be missing for the next.
     pub(super) fn steps_apart(&self, len: u64) -> Result<Vec<Sources>, Error> {
         let slot = self.backend.granularity();
-        let stats = self.books()?.stats;
-        let peak = stats.used_peak.max(stats.used + len);
+        let heap = self.books()?;
+        let stats = heap.stats;
+        let peak = stats.used_peak.max(heap.used_now() + len);
+        drop(heap);
         let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
         let near = self.near_limit(peak);
         let create = |page_min| Sources {
@@ -50,6 +52,10 @@ impl Pool {
         let page = self.heap.lock().page_for(need, sources);
         let Some(bytes) = page else { return Ok(None) };
         let (at, handle) = self.backend.create_at(bytes)?;
+        if let Err(error) = self.directory.cover(at.0, bytes) {
+            self.backend.release(handle, bytes)?;
+            return Err(error);
+        }
         if !at.0.is_multiple_of(GRAIN) {
             self.backend.release(handle, bytes)?;
             return Err(BackendError::Other(format!(

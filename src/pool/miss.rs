@@ -4,7 +4,8 @@
 //!
 //! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
 
-use super::{Growth, Named, Pool, index, translate};
+use super::cached::Flush;
+use super::{Growth, Named, Pool, ThreadCache, index, translate};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
@@ -33,7 +34,8 @@ const SLACK_NEAR: f64 = 0.005;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
-struct Request {
+struct Request<'a> {
+    own: Option<&'a ThreadCache>,
     bytes: u64,
     align: u64,
     stream: Named,
@@ -52,11 +54,22 @@ struct Room {
 }
 
 impl Pool {
-    pub(super) fn miss(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
+    pub(super) fn miss(
+        &self,
+        own: Option<&ThreadCache>,
+        bytes: u64,
+        align: u64,
+        stream: Named,
+    ) -> Result<Addr, Error> {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
-        let request = Request { bytes, align, stream };
+        let request = Request {
+            own,
+            bytes,
+            align,
+            stream,
+        };
         let mut said = String::new();
         let mut ask = self.config.on_oom.as_ref();
         loop {
@@ -66,6 +79,7 @@ impl Pool {
                     drop(grow);
                     // what was left of the window came to the stream like a free
                     let mut heap = self.books()?;
+                    heap.tune_caches();
                     let index = index(&mut heap, stream);
                     let due = heap.event_due(index);
                     drop(heap);
@@ -89,7 +103,7 @@ impl Pool {
         Err(Error::OutOfMemory(Box::new(Shortage {
             asked: bytes,
             stream: stream.handle,
-            used: heap.stats.used,
+            used: heap.used_now(),
             reserved: heap.stats.reserved,
             largest_free: heap.largest_free(),
             limit: self.config.max_bytes,
@@ -127,7 +141,16 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
-        if self.learn_what_is_safe(request)?
+        let need = Heap::need(request.bytes, request.align);
+        for whose in [Flush::Own, Flush::Stream] {
+            if self.flush_for(request.own, whose, need, request.stream)?
+                && let Some(at) = self.again(request)?
+            {
+                return Ok(Some(at));
+            }
+        }
+        let flushed = self.flush_for(None, Flush::All, need, request.stream)?;
+        if (self.learn_what_is_safe(request)? || flushed)
             && let Some(at) = self.again(request)?
         {
             return Ok(Some(at));
@@ -193,7 +216,7 @@ impl Pool {
     fn want_events(&self, heap: &mut Heap, stream: u32) {
         for other in heap.streams() {
             if other != stream {
-                heap.arena_mut(other).wanted = true;
+                heap.want_event(other);
             }
         }
     }
@@ -297,7 +320,7 @@ impl Pool {
         let heap = self.books()?;
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
-        let peak = stats.used_peak.max(stats.used + len);
+        let peak = stats.used_peak.max(heap.used_now() + len);
         let slot = self.backend.granularity();
         let (share, least, slack) = match self.near_limit(peak) {
             true => (PAGE_SHARE_NEAR, slot, self.config.slack.min(SLACK_NEAR)),
@@ -403,6 +426,10 @@ impl Pool {
                 Err(error) => return Err(error),
             }
         };
+        if let Err(error) = self.directory.cover(at.0, want) {
+            self.backend.unreserve(at, want)?;
+            return Err(error);
+        }
         grow.next_range = (want * 2).min(LAST_RANGE);
         self.heap.lock().space.add_range(at.0, want);
         Ok(())

@@ -21,7 +21,7 @@ impl Pool {
         let Ok(Named { line: Some(line), .. }) = self.name(stream) else {
             return Mark::default();
         };
-        let Ok(heap) = self.books() else {
+        let Ok(mut heap) = self.books() else {
             return Mark::default();
         };
         Mark(
@@ -41,7 +41,7 @@ impl Pool {
     /// Takes a mark before the host synchronises with the whole device.
     pub fn mark_all(&self) -> Mark {
         self.books()
-            .map(|heap| Mark(heap.clock_of_all()))
+            .map(|mut heap| Mark(heap.clock_of_all()))
             .unwrap_or_default()
     }
 

@@ -4,7 +4,8 @@
 //! when it is released, so there trim and a release threshold may keep their caller waiting, too.
 
 use super::{Leaked, Pool};
-use crate::alloc::heap::Heap;
+use crate::alloc::flush::Whose;
+use crate::alloc::heap::{Block, Heap};
 use crate::alloc::node::{Kind, NIL};
 use crate::alloc::order::Clock;
 use crate::alloc::release::Leaving;
@@ -22,8 +23,11 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
-        self.books()?.flush_slabs();
         self.poll();
+        let mut heap = self.books()?;
+        heap.flush(Whose::All, |_| false);
+        heap.flush_slabs();
+        drop(heap);
         self.give_back(keep)
             .1
             .map_err(|error| super::translate(error, StreamHandle(0)))
@@ -46,8 +50,10 @@ impl Pool {
         }
         let Some(_grow) = self.grow.try_lock() else { return };
         self.poll();
-        let Ok(heap) = self.books() else { return };
+        let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;
+        heap.flush(Whose::All, |_| false);
+        heap.tune_caches();
         drop(heap);
         // what could not be given back stays in the pool; the next free tries again
         let _ = self.give_back(threshold);
@@ -61,6 +67,7 @@ impl Pool {
         // the second round is for slabs that the first one's waiting emptied
         for _ in 0..2 {
             if let Ok(mut heap) = self.books() {
+                heap.flush(Whose::All, |_| false);
                 heap.flush_slabs();
             }
             self.wait_for_all();
@@ -92,6 +99,9 @@ impl Pool {
             } else {
                 heap.stays(&leaving);
             }
+        }
+        if let Ok(mut heap) = self.books() {
+            heap.tune_caches();
         }
         (given, outcome)
     }
@@ -137,7 +147,9 @@ impl Pool {
         let slot = heap.space.slot();
         let (reuse, threshold) = (heap.reuse, heap.release_threshold);
         let heap = {
-            let old = std::mem::replace(&mut *heap, Heap::new(slot, reuse, threshold));
+            heap.end_caches();
+            let empty = Heap::new(slot, reuse, threshold, heap.directory.clone());
+            let old = std::mem::replace(&mut *heap, empty);
             drop(heap);
             old
         };
@@ -194,10 +206,14 @@ fn live_blocks(heap: &Heap) -> Leaked {
         while id != NIL {
             let node = &heap.space.nodes[id];
             match node.kind {
+                Kind::Live if heap.is_kept(Block::Large(id)) => {}
                 Kind::Live => note(node.start, node.len),
                 Kind::Slab => {
                     let blocks = heap.slabs.get(node.slab).blocks;
-                    for index in (0..blocks).filter(|&index| heap.slabs.is_live(node.slab, index)) {
+                    let live = |&index: &u16| {
+                        heap.slabs.is_live(node.slab, index) && !heap.is_kept(Block::Small(node.slab, index))
+                    };
+                    for index in (0..blocks).filter(live) {
                         note(
                             heap.slabs.block_start(node.slab, index),
                             heap.slabs.block_bytes(node.slab),

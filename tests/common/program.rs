@@ -13,7 +13,7 @@ use weir::backend::fault::Faulty;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
 use weir::config::{Config, Reuse};
-use weir::pool::{Attribute, Pool};
+use weir::pool::{Attribute, Pool, ThreadCache};
 
 /// Streams of the device that a program uses.
 pub const STREAMS: usize = 4;
@@ -173,6 +173,8 @@ pub struct Run {
     pub sim: Arc<Sim>,
     pub faulty: Arc<Faulty>,
     pub pool: Pool,
+    /// This thread's, by place.
+    caches: Vec<Option<ThreadCache>>,
     /// Are invariants checked after each step?
     pub validate: bool,
     pages: Pages,
@@ -219,6 +221,7 @@ impl Run {
             sim,
             faulty,
             pool,
+            caches: vec![None; PLACES as usize],
             validate: true,
             pages: setup.pages,
             limit: limit.min(setup.capacity),
@@ -309,12 +312,32 @@ impl Run {
 
     fn alloc(&mut self, bytes: u64, align: u64, place: u8, touch: bool) {
         let handle = Run::handle(place);
-        match self
-            .sim
-            .naming(&[handle], || self.pool.alloc(bytes, align, handle))
-        {
+        let sim = Arc::clone(&self.sim);
+        let served = sim.naming(&[handle], || self.served(bytes, align, handle, place));
+        match served {
             Ok(at) => self.enter(at.0, bytes, align, place, touch),
             Err(error) => self.refused(error, self.need(bytes, align)),
+        }
+    }
+
+    /// What `ffi` does: the cache, then the pool, then a cache for the next time.
+    fn served(&mut self, bytes: u64, align: u64, handle: StreamHandle, place: u8) -> Result<Addr, Error> {
+        let cache = &mut self.caches[(place % PLACES) as usize];
+        if let Some(at) = cache.as_ref().and_then(|cache| cache.alloc(bytes, align)) {
+            return Ok(at);
+        }
+        let at = self.pool.alloc_beside(cache.as_ref(), bytes, align, handle);
+        if cache.as_ref().is_none_or(ThreadCache::is_ended) {
+            *cache = self.pool.open_cache(handle);
+        }
+        at
+    }
+
+    fn taken_back(&self, at: u64, handle: StreamHandle, place: u8) -> Result<u64, Error> {
+        let cache = self.caches[(place % PLACES) as usize].as_ref();
+        match cache.and_then(|cache| cache.free(Addr(at))) {
+            Some(bytes) => Ok(bytes),
+            None => self.pool.free_beside(cache, Addr(at), handle),
         }
     }
 
@@ -385,7 +408,7 @@ impl Run {
         if block.used && block.place != place % PLACES {
             self.sim.touch(handle, block.name, at, block.asked);
         }
-        let freed = self.sim.naming(&[handle], || self.pool.free(Addr(at), handle));
+        let freed = self.sim.naming(&[handle], || self.taken_back(at, handle, place));
         assert_eq!(freed, Ok(self.live[&at].bytes));
         self.leave(at);
     }
@@ -436,7 +459,10 @@ impl Run {
 
     fn wrong(&mut self, pick: u16, kind: u8) {
         let stream = Run::handle(pick as u8);
-        let free = |run: &Run, at| run.sim.naming(&[stream], || run.pool.free(Addr(at), stream));
+        let free = |run: &Run, at| {
+            run.sim
+                .naming(&[stream], || run.taken_back(at, stream, pick as u8))
+        };
         match kind % 5 {
             0 => assert!(matches!(
                 free(self, 4096 + u64::from(pick)),

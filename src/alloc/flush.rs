@@ -1,0 +1,318 @@
+//! The heap and the caches of threads: opening and closing them, taking back what they keep, and what of the pool's
+//! figures is theirs.
+//!
+//! For the heap a kept block is live, so `used` of its own books counts it; `used_now` does not.
+//!
+//! No lock of its own: the heap's. Other threads' caches are visited behind their shut gates.
+
+use super::cache::{Cache, Counts, Kept, LONG};
+use super::directory::{ARENAS, Directory, Piece};
+use super::gate::{Gate, Shut};
+use super::heap::{Block, Heap};
+use super::node::NodeId;
+use super::order::COMMON;
+use super::space::Found;
+use crate::base::units::StreamHandle;
+use crate::observe::stats::Stats;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// The caches of a pool.
+#[derive(Debug, Default)]
+pub struct Caches {
+    all: Vec<Arc<Cache>>,
+    /// What the closed ones had done.
+    closed: Counts,
+    /// Kept blocks that the heap took back.
+    flushed: u64,
+    /// Nothing is to be kept just now.
+    idle: bool,
+}
+
+/// Which caches to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose<'a> {
+    /// The caller's, which is not inside it.
+    Own(&'a Arc<Cache>),
+    /// Those of a stream.
+    Stream(u32),
+    /// All.
+    All,
+}
+
+impl PartialEq for Cache {
+    fn eq(&self, other: &Cache) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+impl Eq for Cache {}
+
+impl Heap {
+    /// A cache for a thread and a stream; None if the stream can have none.
+    pub fn open_cache(&mut self, owner: ThreadId, name: StreamHandle, arena: u32) -> Option<Arc<Cache>> {
+        if arena >= ARENAS || self.capture_of(arena).is_some() {
+            return None;
+        }
+        let directory = self.directory.clone();
+        let stream = self.arena_mut(arena);
+        // before anything is kept with its number
+        stream.caches += 1;
+        let cache = Arc::new(Cache::new(owner, name, arena, directory, stream.clock.clone()));
+        if self.caches.idle {
+            cache.gate.shut(Shut::Idle);
+        }
+        self.caches.all.push(cache.clone());
+        self.limit_caches();
+        Some(cache)
+    }
+
+    /// Gives back what a cache keeps, for good.
+    pub fn close_cache(&mut self, cache: &Arc<Cache>) {
+        let Some(index) = self.caches.all.iter().position(|other| other == cache) else {
+            return;
+        };
+        cache.gate.shut(Shut::Ended);
+        Gate::announce();
+        cache.gate.wait();
+        self.flush_cache(cache, &mut |_| false);
+        self.caches.all.swap_remove(index);
+        let counts = cache.counts();
+        self.caches.closed.taken += counts.taken;
+        self.caches.closed.kept += counts.kept;
+        self.arena_mut(cache.arena).caches -= 1;
+        self.limit_caches();
+    }
+
+    /// Closes the caches for a stream of that name.
+    pub fn close_caches_of(&mut self, name: StreamHandle) {
+        let caches = self.caches.all.iter().filter(|cache| cache.stream == name);
+        for cache in caches.cloned().collect::<Vec<_>>() {
+            self.close_cache(&cache);
+        }
+    }
+
+    /// The pool ends: nobody uses a cache any more.
+    pub fn end_caches(&mut self) {
+        for cache in &self.caches.all {
+            cache.gate.shut(Shut::Ended);
+        }
+        Gate::announce();
+        for cache in &self.caches.all {
+            cache.gate.wait();
+        }
+    }
+
+    /// All caches.
+    pub(super) fn caches(&self) -> &[Arc<Cache>] {
+        &self.caches.all
+    }
+
+    /// What caches may do follows what the pool holds.
+    pub fn tune_caches(&mut self) {
+        self.limit_caches();
+        self.set_caching();
+    }
+
+    /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
+    fn limit_caches(&self) {
+        /// Below this a share is not worth a call of the heap.
+        const LEAST: u64 = 16 << 20;
+        /// What threads keep is no more than this part of the pool, beyond `LEAST` for each.
+        const PART: u64 = 64;
+        let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
+        for cache in &self.caches.all {
+            cache.set_limit(share.max(LEAST));
+        }
+    }
+
+    /// Whether caches may keep anything: not while more is held than the release threshold allows.
+    fn set_caching(&mut self) {
+        let idle = self.stats.reserved > self.release_threshold;
+        if idle != self.caches.idle {
+            self.caches.idle = idle;
+            for cache in &self.caches.all {
+                match idle {
+                    true => cache.gate.shut(Shut::Idle),
+                    false => cache.gate.open(Shut::Idle),
+                }
+            }
+        }
+    }
+
+    /// The owners of a stream's caches should come to the pool at their next call.
+    pub(super) fn call_owners(&self, arena: u32) {
+        for cache in self.caches.all.iter().filter(|cache| cache.arena == arena) {
+            cache.call(true);
+        }
+    }
+
+    /// Takes back what caches keep, the longest blocks first, until there is enough. Returns whether anything came.
+    pub fn flush(&mut self, whose: Whose, mut enough: impl FnMut(&Heap) -> bool) -> bool {
+        let chosen: Vec<Arc<Cache>> = match whose {
+            Whose::Own(cache) => return self.flush_cache(cache, &mut enough),
+            Whose::Stream(arena) => self.of_interest(|cache| cache.arena == arena),
+            Whose::All => self.of_interest(|_| true),
+        };
+        if chosen.is_empty() {
+            return false;
+        }
+        for cache in &chosen {
+            cache.gate.shut(Shut::Visit);
+        }
+        Gate::announce();
+        let mut any = false;
+        for cache in &chosen {
+            cache.gate.wait();
+            any |= self.flush_cache(cache, &mut enough);
+        }
+        for cache in &chosen {
+            cache.gate.open(Shut::Visit);
+        }
+        any
+    }
+
+    /// Takes back the long blocks that a thread keeps, one on each of its streams.
+    pub fn flush_long(&mut self, owner: ThreadId) {
+        let caches = self.caches.all.iter().filter(|cache| cache.owner == owner);
+        let keeps_long = |cache: &&Arc<Cache>| cache.longest().is_some_and(|bytes| bytes > LONG);
+        let long: Vec<_> = caches.filter(keeps_long).cloned().collect();
+        for cache in long {
+            self.take_back(&cache, cache.longest().expect("its long block"));
+        }
+    }
+
+    fn of_interest(&self, wanted: impl Fn(&Cache) -> bool) -> Vec<Arc<Cache>> {
+        let caches = self.caches.all.iter();
+        let filled = caches.filter(|cache| cache.bytes() > 0 && wanted(cache));
+        filled.cloned().collect()
+    }
+
+    fn flush_cache(&mut self, cache: &Arc<Cache>, enough: &mut dyn FnMut(&Heap) -> bool) -> bool {
+        let mut any = false;
+        while let Some(bytes) = cache.longest() {
+            if any && enough(self) {
+                break;
+            }
+            any = true;
+            self.take_back(cache, bytes);
+        }
+        any
+    }
+
+    /// The cache's longest block, of so many bytes, is the heap's again.
+    fn take_back(&mut self, cache: &Cache, bytes: u64) {
+        // while it is still kept, so that the peak is right
+        self.set_used(self.stats.used - bytes);
+        let kept = cache.withdraw().expect("looked at just now");
+        self.directory.end_kept(kept.at, kept.piece);
+        self.stats.frees += 1;
+        self.caches.flushed += 1;
+        self.return_kept(kept, cache.arena);
+    }
+
+    fn return_kept(&mut self, kept: Kept, arena: u32) {
+        let complete = self.is_complete(arena, kept.seq);
+        match kept.piece {
+            Piece::Large { .. } => {
+                let id = self.node_of(kept.at);
+                match complete {
+                    true => self.put_free(id, COMMON),
+                    false => self.put_free_since(id, arena, kept.seq),
+                }
+            }
+            Piece::Small { block, .. } => {
+                let (slab, index) = Directory::slab_of(block);
+                if !complete {
+                    // what is freed with the slab is freed after this number
+                    let stream = self.arena_mut(arena);
+                    if stream.seq < kept.seq {
+                        stream.advance();
+                    }
+                }
+                self.return_block(slab, index);
+            }
+        }
+    }
+
+    fn node_of(&self, at: u64) -> NodeId {
+        match self.space.find(at) {
+            Found::Start(id) => id,
+            _ => unreachable!("a kept block is the pool's"),
+        }
+    }
+
+    /// Makes room in a cache that is full, for its owner.
+    pub fn relieve(&mut self, cache: &Arc<Cache>) {
+        /// Blocks that go at a time: their owner waits for it.
+        const BLOCKS: usize = 128;
+        for _ in 0..BLOCKS {
+            let Some(bytes) = cache.longest().filter(|_| cache.is_full()) else {
+                return;
+            };
+            self.take_back(cache, bytes);
+        }
+    }
+
+    /// In blocks that threads keep.
+    pub fn bytes_of_kept(&self) -> u64 {
+        self.caches.all.iter().map(|cache| cache.bytes()).sum()
+    }
+
+    /// In blocks that the program has.
+    pub fn used_now(&self) -> u64 {
+        self.stats.used.saturating_sub(self.bytes_of_kept())
+    }
+
+    /// What the heap has as live changes. Keeps the peak of what the program has: between two changes that was what the
+    /// heap had, less the least that caches kept. With several threads it is at most that.
+    pub(super) fn set_used(&mut self, used: u64) {
+        let was = self.stats.used;
+        self.stats.used = used;
+        if was.max(used) <= self.stats.used_peak {
+            return;
+        }
+        let (mut low, mut now) = (0, 0);
+        for cache in &self.caches.all {
+            low += cache.take_low();
+            now += cache.bytes();
+        }
+        let before = match was > self.stats.used_peak {
+            true => was.saturating_sub(low),
+            false => 0,
+        };
+        self.stats.used_peak = self.stats.used_peak.max(before).max(used.saturating_sub(now));
+    }
+
+    /// The peak becomes what is in use now.
+    pub fn reset_used_peak(&mut self) {
+        for cache in &self.caches.all {
+            cache.take_low();
+        }
+        self.stats.used_peak = self.used_now();
+    }
+
+    /// The figures as the program sees them.
+    pub fn figures(&mut self) -> Stats {
+        self.set_used(self.stats.used);
+        let mut stats = self.stats;
+        let mut counts = self.caches.closed;
+        for cache in &self.caches.all {
+            let each = cache.counts();
+            counts.taken += each.taken;
+            counts.kept += each.kept;
+        }
+        let kept = self.bytes_of_kept().min(stats.used);
+        stats.used -= kept;
+        stats.cached += kept;
+        stats.used_peak = stats.used_peak.max(stats.used);
+        stats.allocations += counts.taken;
+        stats.hits += counts.taken;
+        stats.frees += counts.kept - self.caches.flushed;
+        stats
+    }
+
+    /// Is this block, which the heap has as live, kept by a cache?
+    pub fn is_kept(&self, block: Block) -> bool {
+        self.directory.state(self.block_start(block)) == super::directory::State::Kept
+    }
+}

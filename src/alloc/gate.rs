@@ -1,0 +1,101 @@
+//! Who may touch a thread's cache: its owner, at every call and at no cost, or now and then somebody else.
+//!
+//! The owner says that it is inside, then looks whether the gate is shut; whoever shuts the gate does so first and then
+//! looks whether the owner is inside. Each writes before it reads, so at least one of them sees the other (Dekker's
+//! algorithm; the fences are `backend::fence`). The owner never waits: at a shut gate it turns round. The others wait
+//! for the owner to come out, which takes it nanoseconds.
+//!
+//! Invariant: while the gate is shut and `wait` has returned, the owner is not inside.
+//! Lock: those who shut gates hold the pool's `Heap` lock from `shut` to `open`, so they exclude each other.
+
+#[cfg(not(loom))]
+use crate::backend::fence::{heavy, light};
+#[cfg(loom)]
+use loom::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread::yield_now,
+};
+#[cfg(not(loom))]
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread::yield_now,
+};
+
+#[cfg(loom)]
+fn light() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+#[cfg(loom)]
+fn heavy() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Why a gate is shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Shut {
+    /// Somebody is at work inside.
+    Visit = 1,
+    /// Nothing is to be kept just now.
+    Idle = 2,
+    /// The owner should come to the pool itself once.
+    Call = 4,
+    /// For good.
+    Ended = 8,
+}
+
+/// The gate.
+#[derive(Debug, Default)]
+pub struct Gate {
+    inside: AtomicBool,
+    shut: AtomicU32,
+}
+
+/// The owner is inside as long as it has this.
+#[derive(Debug)]
+pub struct Pass<'a>(&'a Gate);
+
+impl Gate {
+    /// The owner goes in, unless the gate is shut. Only one thread ever calls this.
+    #[inline]
+    pub fn enter(&self) -> Option<Pass<'_>> {
+        self.inside.store(true, Ordering::Relaxed);
+        light();
+        let pass = Pass(self);
+        (self.shut.load(Ordering::Acquire) == 0).then_some(pass)
+    }
+
+    /// Shuts the gate for a reason. The owner may still be inside until `wait` returns.
+    pub fn shut(&self, why: Shut) {
+        self.shut.fetch_or(why as u32, Ordering::Relaxed);
+    }
+
+    /// The reason is no more.
+    pub fn open(&self, why: Shut) {
+        self.shut.fetch_and(!(why as u32), Ordering::Release);
+    }
+
+    /// Is it shut for this reason?
+    pub fn is_shut(&self, why: Shut) -> bool {
+        self.shut.load(Ordering::Relaxed) & why as u32 != 0
+    }
+
+    /// Makes what `shut` did before visible to all owners. Once for any number of gates.
+    pub fn announce() {
+        heavy();
+    }
+
+    /// After `shut` and `announce`: waits until the owner is outside. What it did inside is then visible.
+    pub fn wait(&self) {
+        while self.inside.load(Ordering::Acquire) {
+            yield_now();
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.inside.store(false, Ordering::Release);
+    }
+}

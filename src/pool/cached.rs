@@ -1,0 +1,145 @@
+//! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
+
+use super::{Named, Pool, index};
+use crate::alloc::cache::Cache;
+use crate::alloc::flush::Whose;
+use crate::alloc::gate::Shut;
+use crate::alloc::heap::Heap;
+use crate::backend::Backend;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle, Timeline};
+use std::sync::Arc;
+
+/// A thread's cache for one stream of a pool. Only the thread that opened it may use it.
+#[derive(Clone, Debug)]
+pub struct ThreadCache {
+    pub(super) cache: Arc<Cache>,
+    backend: Arc<dyn Backend>,
+    stream: StreamHandle,
+    line: Timeline,
+    /// The program says when the stream's handle comes to mean something else.
+    declared: bool,
+}
+
+impl ThreadCache {
+    /// A block for a request, if the cache has one.
+    #[inline]
+    pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
+        if !self.stream_is_the_same() {
+            return None;
+        }
+        self.cache.take(bytes, align).map(Addr)
+    }
+
+    /// Keeps a block that is freed, if that is all there is to do; gives its size.
+    #[inline]
+    pub fn free(&self, at: Addr) -> Option<u64> {
+        if !self.stream_is_the_same() {
+            return None;
+        }
+        self.cache.keep(at.0)
+    }
+
+    /// Does it serve nobody any more?
+    pub fn is_ended(&self) -> bool {
+        self.cache.gate.is_shut(Shut::Ended)
+    }
+
+    /// Handles of destroyed streams come again, and a stream may be captured at any time.
+    #[inline]
+    fn stream_is_the_same(&self) -> bool {
+        match self.declared {
+            true => self.backend.usable(),
+            false => self.backend.timeline(self.stream) == Ok(self.line),
+        }
+    }
+}
+
+impl Pool {
+    /// Opens a cache for the calling thread and a stream. None: the pool or the stream has none.
+    pub fn open_cache(&self, stream: StreamHandle) -> Option<ThreadCache> {
+        if !self.has_caches() {
+            return None;
+        }
+        let line = self.backend.timeline(stream).ok()?;
+        let named = self.name(stream).ok()?;
+        if line.capture.is_some() || named.line.is_some_and(|named| named != line) {
+            return None;
+        }
+        let mut heap = self.books_for(named).ok()?;
+        let arena = index(&mut heap, named);
+        Some(ThreadCache {
+            cache: heap.open_cache(std::thread::current().id(), stream, arena)?,
+            backend: self.backend.inner().clone(),
+            stream,
+            line,
+            declared: self.config.declared_streams,
+        })
+    }
+
+    /// Gives back what a cache keeps. It serves nobody any more.
+    pub fn close_cache(&self, cache: &ThreadCache) {
+        if let Ok(mut heap) = self.books() {
+            heap.close_cache(&cache.cache);
+        }
+    }
+
+    /// May threads have caches?
+    pub fn has_caches(&self) -> bool {
+        self.config.thread_caches && !self.watched
+    }
+
+    /// The handle of a stream has come to mean something else.
+    pub fn stream_changed(&self, stream: StreamHandle) {
+        if let Ok(mut heap) = self.books() {
+            heap.close_caches_of(stream);
+        }
+    }
+
+    /// The caller's cache, if its stream is still the one that the call names; else it is closed.
+    pub(super) fn still<'a>(
+        &self,
+        heap: &mut Heap,
+        own: Option<&'a ThreadCache>,
+        stream: Named,
+    ) -> Option<&'a ThreadCache> {
+        let own = own?;
+        if stream.line.is_some_and(|line| line != own.line) {
+            heap.close_cache(&own.cache);
+            return None;
+        }
+        own.cache.call(false);
+        Some(own)
+    }
+
+    /// Takes back from caches what may serve a request of `len` bytes: from the caller's first, then from those of its
+    /// stream, then from all.
+    pub(super) fn flush_for(
+        &self,
+        own: Option<&ThreadCache>,
+        whose: Flush,
+        (len, align): (u64, u64),
+        stream: Named,
+    ) -> Result<bool, Error> {
+        let mut heap = self.books()?;
+        let arena = index(&mut heap, stream);
+        let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
+        Ok(match (whose, own) {
+            (Flush::Own, Some(own)) => heap.flush(Whose::Own(&own.cache), enough),
+            (Flush::Own, None) => false,
+            (Flush::Stream, _) => heap.flush(Whose::Stream(arena), enough),
+            (Flush::All, _) => heap.flush(Whose::All, enough),
+        })
+    }
+}
+
+/// How far a request goes for memory that threads keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    /// Its own thread's.
+    Own,
+    /// Its stream's.
+    Stream,
+    /// All.
+    All,
+}
