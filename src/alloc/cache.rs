@@ -28,7 +28,6 @@ use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
-use std::thread::ThreadId;
 
 /// Blocks a cache can keep.
 pub const BLOCKS: usize = 2048;
@@ -44,6 +43,10 @@ const THE_LONG: usize = LISTS;
 const WORDS: usize = (THE_LONG + 1).div_ceil(64);
 /// Blocks of a list that are looked at.
 const LOOK: usize = 8;
+
+/// Names a thread of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadId(pub u64);
 
 #[derive(Debug, Default)]
 struct Entry {

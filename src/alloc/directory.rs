@@ -111,7 +111,7 @@ fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
     grains << GRAINS_SHIFT
         | u64::from(arena) << ARENA_SHIFT
         | (state as u64) << STATE_SHIFT
-        | at % CELL / GRAIN
+        | (at % CELL / GRAIN)
 }
 
 /// The states of all blocks of a pool.
@@ -156,7 +156,7 @@ impl Directory {
         }
         let class = (word >> 11 & 31) as usize;
         let offset = (word >> 7 & 15) * CELL + at % CELL;
-        let index = offset * RECIPROCALS[class] >> 40;
+        let index = (offset * RECIPROCALS[class]) >> 40;
         if index * u64::from(CLASS_BYTES[class]) != offset {
             return None;
         }

@@ -5,7 +5,7 @@
 //!
 //! No lock of its own: the heap's. Other threads' caches are visited behind their shut gates.
 
-use super::cache::{Cache, Counts, Kept, LONG};
+use super::cache::{Cache, Counts, Kept, LONG, ThreadId};
 use super::directory::{ARENAS, Directory, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
@@ -15,7 +15,6 @@ use super::space::Found;
 use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
 /// The caches of a pool.
 #[derive(Debug, Default)]

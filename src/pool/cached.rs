@@ -1,14 +1,28 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
 use super::{Named, Pool, index};
-use crate::alloc::cache::Cache;
+use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
 use crate::backend::Backend;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number for the calling thread. (`std::thread::current` allocates.)
+fn this_thread() -> ThreadId {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static THIS: Cell<u64> = const { Cell::new(0) };
+    }
+    if THIS.get() == 0 {
+        THIS.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    ThreadId(THIS.get())
+}
 
 /// A thread's cache for one stream of a pool. Only the thread that opened it may use it.
 #[derive(Clone, Debug)]
@@ -69,7 +83,7 @@ impl Pool {
         let mut heap = self.books_for(named).ok()?;
         let arena = index(&mut heap, named);
         Some(ThreadCache {
-            cache: heap.open_cache(std::thread::current().id(), stream, arena)?,
+            cache: heap.open_cache(this_thread(), stream, arena)?,
             backend: self.backend.inner().clone(),
             stream,
             line,
