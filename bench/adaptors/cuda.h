@@ -65,5 +65,5 @@ protected:
     }
 
 private:
-    char text_[256] = "";
+    char text_[512] = "";
 };

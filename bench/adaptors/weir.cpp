@@ -126,7 +126,7 @@ private:
 
     weir_pool *pool_ = nullptr;
     bool named_ = false;
-    char text_[512] = "";
+    char text_[1024] = "";
 };
 
 Adaptor *bench_adaptor() {
