@@ -19,16 +19,18 @@ class Scale:
         return HEIGHT - BOTTOM - part * (HEIGHT - BOTTOM - TOP)
 
     def ticks(self):
-        tick = self.low
-        while tick <= self.high:
-            yield tick
-            tick *= 10
+        decade = self.low
+        while decade <= self.high:
+            for times in (1, 2, 5) if self.decades < 2.5 else (1,):
+                if decade * times <= self.high:
+                    yield decade * times
+            decade *= 10
 
 
 def number(value):
     if value >= 10000:
         return f"{value / 1000:.0f}k"
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.4g}" if value < 10 else f"{value:.3g}"
 
 
 def text(x, y, what, **style):

@@ -17,7 +17,7 @@ import bench_svg
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
-KINDS = {"host": "host memory", "gpu": "GPU memory"}
+KINDS = {"host": "Host memory", "gpu": "GPU memory"}
 # Every allocator there is, in the order of columns and colours.
 ALLOCATORS = {
     "weir": "#0b5394",
@@ -212,7 +212,7 @@ def goals(results):
         unit = "x" if "/" in name and "peak" in name else ""
         text = f"{short(others[leader], unit)} ({leader})" if leader else "–"
         ours = short(figures["weir"], unit) if "weir" in figures else "–"
-        sign = "" if isinstance(goal, str) else "≤ " if best is min else "≥ "
+        sign = "" if isinstance(goal, str) or goal == 0 else "≤ " if best is min else "≥ "
         yield f"| {name} | {sign}{goal if isinstance(goal, str) else short(goal)} | {ours} | {text} |"
     yield ""
 
@@ -220,11 +220,11 @@ def goals(results):
 def provenance(results):
     """Where and when: the same for all, or by allocator."""
     run = results.runs[0]
-    cost = sorted({float(run["clock, ns"]) for run in results.runs if "clock, ns" in run})
+    costs = [float(run["clock, ns"]) for run in results.runs if "clock, ns" in run]
     measured = dict.fromkeys(f"{run['allocator']}: {run['measured']}" for run in results.runs if run["measured"])
     settings = dict.fromkeys(run["environment"] for run in results.runs if run.get("environment"))
     yield f"Measured {run['date'][:10]} on {run['cores']} cores, {run['processor']}. " + "; ".join(measured) + "."
-    yield f"{run['rounds']} rounds at most. The clock's own cost of {cost[0]:g} to {cost[-1]:g} ns is taken off single events."
+    yield f"{run['rounds']} rounds at most. The clock's own cost, at most {max(costs):g} ns, is taken off single events."
     if settings:
         yield "Set were: " + ", ".join(f"`{text}`" for text in settings) + "."
     yield ""
@@ -234,14 +234,14 @@ def pictures(kind, results):
     """File name, what it shows, and the drawing."""
     shown = [name for name in results.allocators if name != "null"]
     colours = {name: ALLOCATORS.get(name, "#888888") for name in shown}
-    note = f"Median of the rounds, lines from the least to the most. {KINDS[kind]}, {results.runs[0]['date'][:10]}."
+    note = f"{KINDS[kind]}, {results.runs[0]['date'][:10]}. Medians of the rounds; thin lines from the least to the greatest."
 
     def bars(title, cases, scenario, metric):
         groups = [(case, results.get(scenario, case, metric)) for case in cases]
         return bench_svg.bars(title, [group for group in groups if group[1]], colours, note)
 
     yield "calls", "Time of an allocation and a free", bars(
-        "ns per alloc + free (lower is better; each line is ten times the one below)", CHURN, "churn", "time"
+        "ns per alloc + free, on a logarithmic scale (lower is better)", CHURN, "churn", "time"
     )
     traces = sorted(results.cases("trace"))
     yield "traces", "Time of an event in the fifth replay of a trace", bars(
