@@ -135,7 +135,7 @@ Options parse(int count, char **words) {
     return options;
 }
 
-Adaptor &load(const std::string &path) {
+Adaptor &open_adaptor(const std::string &path) {
     void *library = dlopen(path.find('/') == std::string::npos ? ("./" + path).c_str() : path.c_str(), RTLD_NOW);
     void *found = library != nullptr ? dlsym(library, "bench_adaptor") : nullptr;
     if (found == nullptr) {
@@ -159,13 +159,23 @@ std::string processor() {
 std::string environment() {
     std::string all;
     for (char **entry = environ; *entry != nullptr; entry++) {
-        for (const char *start : {"WEIR_", "BENCH_", "PYTORCH_", "CUDA_", "GLIBC_TUNABLES=", "LD_PRELOAD="}) {
+        for (const char *start : {"WEIR_", "BENCH_STREAMS=", "PYTORCH_CUDA_ALLOC_CONF=", "CUDA_LAUNCH_BLOCKING=",
+                                  "CUDA_MODULE_LOADING=", "GLIBC_TUNABLES=", "LD_PRELOAD="}) {
             if (strncmp(*entry, start, strlen(start)) == 0) {
                 all += (all.empty() ? "" : " ") + std::string(*entry);
             }
         }
     }
     return all;
+}
+
+// How many threads of anybody's ran or wanted to, on average over the last minute.
+std::string load_average() {
+    double load = 0;
+    char text[32];
+    getloadavg(&load, 1);
+    snprintf(text, sizeof text, "%.1f", load);
+    return text;
 }
 
 std::string now() {
@@ -179,7 +189,7 @@ std::string now() {
 
 int main(int count, char **words) {
     Options options = parse(count, words);
-    Adaptor &adaptor = load(options.adaptor);
+    Adaptor &adaptor = open_adaptor(options.adaptor);
     std::string name = options.label.empty() ? adaptor.name() : options.label;
     if (const char *why = adaptor.open()) {
         fprintf(stderr, "bench: %s: skipped: %s\n", name.c_str(), why);
@@ -195,6 +205,7 @@ int main(int count, char **words) {
                 {"measured", adaptor.describe()},
                 {"processor", processor()},
                 {"cores", std::to_string(std::thread::hardware_concurrency())},
+                {"load", load_average()},
                 {"date", now()},
                 {"rounds", std::to_string(options.rounds)},
                 {"quick", options.quick ? "yes" : "no"},

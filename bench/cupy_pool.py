@@ -315,6 +315,7 @@ def main():
             "measured": allocator.describe() + f", Python {sys.version.split()[0]}",
             "processor": (re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or ["unknown"])[0],
             "cores": str(os.cpu_count()),
+            "load": f"{os.getloadavg()[0]:.1f}",
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "rounds": str(bench.rounds),
             "quick": "yes" if options.quick else "no",

@@ -42,6 +42,7 @@ void Report::run(const Fields &fields) {
                     quoted(fields[i].second).c_str());
         }
         fputs("}}\n", file_);
+        fflush(file_); // as after each figure: a run that is stopped leaves what it has measured
     }
 }
 
@@ -63,6 +64,6 @@ void Report::add(const std::string &scenario, const std::string &which, const st
             fprintf(file_, "%s%.6g", i != 0 ? ", " : "", rounds[i]);
         }
         fputs("]}\n", file_);
-        fflush(file_); // a run that is stopped leaves what it has measured
+        fflush(file_);
     }
 }

@@ -222,11 +222,13 @@ def provenance(results):
     run = results.runs[0]
     costs = [float(run["clock, ns"]) for run in results.runs if "clock, ns" in run]
     measured = dict.fromkeys(f"{run['allocator']}: {run['measured']}" for run in results.runs if run["measured"])
-    settings = dict.fromkeys(run["environment"] for run in results.runs if run.get("environment"))
+    settings = dict.fromkeys(f"`{run['environment']}` for {run['allocator']}" for run in results.runs if run.get("environment"))
+    loads = [float(run["load"]) for run in results.runs]
     yield f"Measured {run['date'][:10]} on {run['cores']} cores, {run['processor']}. " + "; ".join(measured) + "."
+    yield f"Load average when each process began: {min(loads):g} to {max(loads):g}, the bench's own threads among it."
     yield f"{run['rounds']} rounds at most. The clock's own cost, at most {max(costs):g} ns, is taken off single events."
     if settings:
-        yield "Set were: " + ", ".join(f"`{text}`" for text in settings) + "."
+        yield "Set were " + ", ".join(settings) + "."
     yield ""
 
 
