@@ -2,6 +2,7 @@
 # make install PREFIX=dir  install (DESTDIR is honoured)
 # make demo                install into ./prefix, build examples/replay against it, replay the recorded traces
 # make test                everything that needs no GPU
+# make bench               weir on host memory beside malloc, mimalloc and jemalloc; BENCH_FLAGS=--quick for a short run
 # make lint | fmt | header | clean
 #
 # CMakeLists.txt is what builds and installs; the targets here only drive it.
@@ -10,13 +11,14 @@ PREFIX ?= /usr/local
 BUILD ?= build
 JOBS ?= 2
 REPLAY_FLAGS ?=
+BENCH_FLAGS ?=
 
 build_dir := $(abspath $(BUILD))
 demo_prefix := $(CURDIR)/prefix
 test_prefix := $(build_dir)/test-prefix
 traces := $(sort $(wildcard traces/*.trace.gz))
 
-.PHONY: all build install demo test setup lint fmt header clean test-rust test-loom test-package test-c test-standin
+.PHONY: all build install demo test bench setup lint fmt header clean test-rust test-loom test-package test-c test-standin test-bench
 
 all: build
 
@@ -42,6 +44,7 @@ test:
 	$(MAKE) test-package
 	$(MAKE) test-c
 	$(MAKE) test-standin
+	$(MAKE) test-bench
 	$(MAKE) demo
 	ctest --test-dir $(build_dir)/replay --output-on-failure
 
@@ -81,6 +84,18 @@ test-standin:
 	cmake -S standin -B $(build_dir)/standin
 	cmake --build $(build_dir)/standin --parallel $(JOBS)
 	ctest --test-dir $(build_dir)/standin --parallel $(JOBS) --output-on-failure
+
+# The bench does what it is to do; it measures nothing here.
+test-bench:
+	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
+	cmake -S bench -B $(build_dir)/bench/build -DCMAKE_PREFIX_PATH="$(test_prefix)"
+	cmake --build $(build_dir)/bench/build --parallel $(JOBS)
+	ctest --test-dir $(build_dir)/bench/build --output-on-failure
+
+bench:
+	scripts/setup.sh bench
+	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
+	scripts/bench.sh --prefix "$(test_prefix)" --out "$(build_dir)/bench" $(BENCH_FLAGS)
 
 clean:
 	cargo clean

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# setup.sh [demo]: installs what a bare Debian with Rust lacks for building and testing weir, or for its demo
-# alone. Does nothing if all is there.
+# setup.sh [demo|bench]: installs what a bare Debian with Rust lacks for building and testing weir, or for its demo or
+# its benches alone. Does nothing if all is there.
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
+what=${1:-test}
 command -v cargo >/dev/null || die "cargo is missing; install Rust (https://rustup.rs) first"
-[ "${1:-}" = demo ] || cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
-[ "${1:-}" = demo ] || cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"
+[ "$what" != test ] || cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
+[ "$what" != test ] || cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"
 
 missing=()
 need_command() { command -v "$1" >/dev/null || missing+=("$2"); }
@@ -20,7 +21,12 @@ need_command gcc gcc
 need_command g++ g++
 need_command make make
 need_file '/usr/include/zlib.h' zlib1g-dev
-if [ "${1:-}" != demo ]; then
+if [ "$what" = bench ]; then
+    need_command python3 python3
+    need_file '/usr/lib/*/libmimalloc.so.2' libmimalloc-dev
+    need_file '/usr/lib/*/libjemalloc.so.2' libjemalloc-dev
+fi
+if [ "$what" = test ]; then
     need_command nm binutils
     need_command valgrind valgrind
     need_file '/usr/include/trilinos/Kokkos_Core.hpp' libtrilinos-kokkos-dev

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""plot-bench.py: tables and pictures from what scripts/bench.sh has measured. Needs Python 3 alone.
+
+    plot-bench.py --table DIR            prints a table of DIR/*.jsonl
+    plot-bench.py --take host|gpu DIR    keeps DIR/*.jsonl as docs/measurements/bench-host.jsonl or bench-gpu.jsonl,
+                                         then does what follows
+    plot-bench.py                        draws docs/images/bench-*.svg from docs/measurements/bench-*.jsonl and fills
+                                         in the tables of docs/performance.md, between its markers
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import bench_svg
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+KINDS = {"host": "Host memory", "gpu": "GPU memory"}
+# Every allocator there is, in the order of columns and colours.
+ALLOCATORS = {
+    "weir": "#0b5394",
+    "weir-host": "#0b5394",
+    "cudaMallocAsync": "#7fb069",
+    "torch": "#f4a582",
+    "torch-expandable": "#d6604d",
+    "rmm-pool": "#b9b3c9",
+    "rmm-arena": "#7b6fa0",
+    "thrust-pool": "#e0b040",
+    "cupy-pool": "#50b0b0",
+    "malloc": "#f4a582",
+    "mimalloc": "#7fb069",
+    "jemalloc": "#b9b3c9",
+    "null": "#cccccc",
+}
+CHURN = [
+    "same size 4 KiB", "same size 1 MiB", "immediate reuse 64 KiB", "small varying 256 B - 1 MiB",
+    "large varying 1 - 256 MiB", "varying 256 B - 64 MiB", "transformer step",
+]
+PRESSURE = "8 GiB kept 90 % full"
+
+
+class Results:
+    """What was measured: figures by scenario, case, metric and allocator, in the order in which they came."""
+
+    def __init__(self, text):
+        self.figures, self.runs = {}, []
+        for line in text.splitlines():
+            row = json.loads(line)
+            if "run" in row:
+                self.runs.append({"allocator": row["allocator"], **row["run"]})
+            else:
+                key = (row["scenario"], row["case"], row["metric"])
+                self.figures.setdefault(key, {})[row["allocator"]] = row
+        found = {name for by in self.figures.values() for name in by}
+        self.allocators = [name for name in ALLOCATORS if name in found] + sorted(found - set(ALLOCATORS))
+
+    def get(self, scenario, case, metric):
+        return self.figures.get((scenario, case, metric), {})
+
+    def cases(self, scenario):
+        return list(dict.fromkeys(case for kind, case, _ in self.figures if kind == scenario))
+
+    def others(self):
+        """Those that weir is to be better than: not Thrust's pool, which keeps no stream order."""
+        return [name for name in self.allocators if name not in ("weir", "null", "thrust-pool")]
+
+
+def short(value, unit=""):
+    """Three digits, or all that are left of the point; of ratios three behind it."""
+    if unit == "x":
+        return f"{value:.3f}"
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def median(row):
+    return row.get("text") or short(row["median"], row["unit"])
+
+
+def spread(row):
+    if row["min"] == row["max"]:
+        return median(row)
+    return f"{median(row)} ({short(row['min'], row['unit'])} – {short(row['max'], row['unit'])})"
+
+
+def sections(results):
+    """Title, what its first column is called, and rows of (name, figures)."""
+    churn = [(f"{case}, ns per alloc + free", results.get("churn", case, "time")) for case in CHURN]
+    for case in CHURN + [PRESSURE]:
+        churn.append((f"{case}: requests failed, %", results.get("churn", case, "failed")))
+    churn.append((f"{PRESSURE}, ns per request", results.get("pressure", PRESSURE, "time")))
+    churn.append((f"{PRESSURE}: requests failed, %", results.get("pressure", PRESSURE, "failed")))
+    yield "Calls", "scenario", churn
+
+    rates = []
+    for scenario, what in (("threads", "threads: "), ("producer-consumer", "producers and consumers: ")):
+        for case in results.cases(scenario):
+            rates.append((what + case, results.get(scenario, case, "rate")))
+            rates.append((f"{what}{case}: requests failed, %", results.get(scenario, case, "failed")))
+    yield "Threads, million pairs a second", "how many, and where", rates
+
+    batches = []
+    for case in results.cases("batch"):
+        for metric in ("single calls", "batches"):
+            batches.append((f"{case}, {metric}", results.get("batch", case, metric)))
+    yield "Batches, ns per alloc + free", "blocks", batches
+
+    traces = sorted(results.cases("trace"))
+    for title, metric in (
+        ("cold, total, ms", "cold, total"),
+        ("second replay, ns per event", "second replay"),
+        ("fifth replay, ns per event", "warm"),
+        ("warm, p50 of events, ns", "warm, p50"),
+        ("warm, p99 of events, ns", "warm, p99"),
+        ("warm, longest event, ns", "warm, longest"),
+        ("peak reserved / peak live", "reserved / live"),
+    ):
+        yield f"Traces: {title}", "trace", [(trace, results.get("trace", trace, metric)) for trace in traces]
+
+    calls = []
+    for trace in traces:
+        for number in range(1, 6):
+            calls.append((f"{trace}, replay {number}", results.get("trace", trace, f"driver calls {number}")))
+    yield "Traces: calls of the driver", "trace", calls
+
+    fits = []
+    for trace in sorted(results.cases("fit")):
+        for metric, times in (("least capacity", "one replay"), ("least, 3 replays", "three replays")):
+            above = results.get("fit", trace, metric + " above")
+            figures = {name: {**row, "text": f"> {short(row['median'], 'x')}"} for name, row in above.items()}
+            fits.append((f"{trace}, {times}", {**figures, **results.get("fit", trace, metric)}))
+    yield "Least capacity / peak live", "trace", fits
+
+    python = [(case, results.get("churn", case, "interpreter")) for case in CHURN]
+    python += [(trace, results.get("trace", trace, "interpreter")) for trace in traces]
+    yield "What the Python interpreter alone takes of these figures, ns", "scenario", python
+
+
+def terminal(results):
+    """Medians alone: the spreads are in the files."""
+    width = max(len(name) for _, _, rows in sections(results) for name, figures in rows if figures)
+    for title, _, rows in sections(results):
+        shown = [(name, figures) for name, figures in rows if figures]
+        if shown:
+            columns = [name for name in results.allocators if any(name in figures for _, figures in shown)]
+            print(f"{title:{width}}" + "".join(f"  {name:>16}" for name in columns))
+            for name, figures in shown:
+                cells = [median(figures[column]) if column in figures else "-" for column in columns]
+                print(f"  {name:{width - 2}}" + "".join(f"  {cell:>16}" for cell in cells))
+            print()
+
+
+def markdown(results):
+    for title, first, rows in sections(results):
+        shown = [(name, figures) for name, figures in rows if figures]
+        if not shown:
+            continue
+        columns = [name for name in results.allocators if any(name in figures for _, figures in shown)]
+        yield f"**{title}**\n"
+        yield f"| {first} | " + " | ".join(columns) + " |"
+        yield "|---|" + "---:|" * len(columns)
+        for name, figures in shown:
+            cells = [spread(figures[column]) if column in figures else "–" for column in columns]
+            yield f"| {name} | " + " | ".join(cells) + " |"
+        yield ""
+
+
+def worst(results, scenario, metric):
+    """The largest median over all traces, of those allocators that completed each."""
+    each = [results.get(scenario, trace, metric) for trace in results.cases(scenario)]
+    names = set.intersection(*(set(figures) for figures in each)) if each else set()
+    return {name: max(figures[name]["median"] for figures in each) for name in results.allocators if name in names}
+
+
+def goals(results):
+    """What weir is to reach, what it reached, and the best of the others in the same run."""
+
+    def single(scenario, case, metric):
+        return {name: row["median"] for name, row in results.get(scenario, case, metric).items()}
+
+    def over_traces(scenario, metric):
+        return worst(results, scenario, metric)
+
+    rows = [
+        (f"{case}, ns", single("churn", case, "time"), goal, min)
+        for case, goal in zip(CHURN, (20, 20, 20, 40, 80, None, 40))
+        if goal
+    ]
+    rows += [
+        ("warm replay, mean of the worst trace, ns per event", over_traces("trace", "warm"), 40, min),
+        ("warm replay, p99 of the worst trace, ns", over_traces("trace", "warm, p99"), 150, min),
+        ("calls of the driver in the fifth replay, worst trace", over_traces("trace", "driver calls 5"), 0, min),
+        ("1 thread, million pairs/s", single("threads", "1, own streams", "rate"), 25, max),
+        ("16 threads, own streams, million pairs/s", single("threads", "16, own streams", "rate"), 300, max),
+        ("16 threads, one stream, million pairs/s", single("threads", "16, one stream", "rate"), "10 × the best", max),
+        (f"{PRESSURE}: requests failed, %", single("pressure", PRESSURE, "failed"), 0, min),
+        (f"{PRESSURE}, ns per request", single("pressure", PRESSURE, "time"), 2000, min),
+        ("peak reserved / peak live, worst trace", over_traces("trace", "reserved / live"), 1.03, min),
+        ("least capacity / peak live, worst trace", over_traces("fit", "least capacity"), 1.01, min),
+    ]
+    for trace in sorted(results.cases("trace")):
+        rows.append((f"cold replay of {trace}, ms", single("trace", trace, "cold, total"), "below the best", min))
+    yield "**Goals**\n"
+    yield "| | goal | weir | best of the others |"
+    yield "|---|---:|---:|---:|"
+    for name, figures, goal, best in rows:
+        others = {other: figures[other] for other in results.others() if other in figures}
+        leader = best(others, key=others.get) if others else None
+        unit = "x" if "/" in name and "peak" in name else ""
+        text = f"{short(others[leader], unit)} ({leader})" if leader else "–"
+        ours = short(figures["weir"], unit) if "weir" in figures else "–"
+        sign = "" if isinstance(goal, str) or goal == 0 else "≤ " if best is min else "≥ "
+        yield f"| {name} | {sign}{goal if isinstance(goal, str) else short(goal)} | {ours} | {text} |"
+    yield ""
+
+
+def provenance(results):
+    """Where and when: the same for all, or by allocator."""
+    run = results.runs[0]
+    costs = [float(run["clock, ns"]) for run in results.runs if "clock, ns" in run]
+    measured = dict.fromkeys(f"{run['allocator']}: {run['measured']}" for run in results.runs if run["measured"])
+    settings = dict.fromkeys(f"`{run['environment']}` for {run['allocator']}" for run in results.runs if run.get("environment"))
+    loads = [float(run["load"]) for run in results.runs]
+    yield f"Measured {run['date'][:10]} on {run['cores']} cores, {run['processor']}. " + "; ".join(measured) + "."
+    yield f"Load average when each process began: {min(loads):g} to {max(loads):g}, the bench's own threads among it."
+    yield f"{run['rounds']} rounds at most. The clock's own cost, at most {max(costs):g} ns, is taken off single events."
+    if settings:
+        yield "Set were " + ", ".join(settings) + "."
+    yield ""
+
+
+def pictures(kind, results):
+    """File name, what it shows, and the drawing."""
+    shown = [name for name in results.allocators if name != "null"]
+    colours = {name: ALLOCATORS.get(name, "#888888") for name in shown}
+    note = f"{KINDS[kind]}, {results.runs[0]['date'][:10]}. Medians of the rounds; thin lines from the least to the greatest."
+
+    def bars(title, cases, scenario, metric):
+        groups = [(case, results.get(scenario, case, metric)) for case in cases]
+        return bench_svg.bars(title, [group for group in groups if group[1]], colours, note)
+
+    yield "calls", "Time of an allocation and a free", bars(
+        "ns per alloc + free, on a logarithmic scale (lower is better)", CHURN, "churn", "time"
+    )
+    traces = sorted(results.cases("trace"))
+    yield "traces", "Time of an event in the fifth replay of a trace", bars(
+        "Recorded traces, fifth replay: ns per event (lower is better)", traces, "trace", "warm"
+    )
+    series = {}
+    for case in results.cases("threads"):
+        number, streams = case.split(", ")
+        for name, row in results.get("threads", case, "rate").items():
+            if streams == "own streams" and name in colours:
+                series.setdefault(name, []).append((int(number), row))
+    yield "threads", "Pairs a second by threads", bench_svg.lines(
+        "Million pairs of alloc + free a second, by threads on streams of their own (higher is better)",
+        series, colours, note,
+    )
+    held = [trace for trace in traces if len(results.get("trace", trace, "reserved / live")) > 1]
+    if held:
+        yield "held", "Peak memory held over peak memory live", bars(
+            "Peak memory held / peak memory live, first replay (lower is better)", held, "trace", "reserved / live"
+        )
+
+
+def fill(page, kind, lines):
+    start, end = f"<!-- bench {kind} -->", f"<!-- end of bench {kind} -->"
+    before, found, rest = page.partition(start)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise SystemExit(f"plot-bench: {PAGE} has no '{start}' … '{end}'")
+    return before + start + "\n" + "\n".join(lines) + "\n" + end + after
+
+
+def draw():
+    page = PAGE.read_text()
+    for kind in KINDS:
+        kept = ROOT / "docs" / "measurements" / f"bench-{kind}.jsonl"
+        if not kept.exists():
+            continue
+        results = Results(kept.read_text())
+        lines = list(provenance(results))
+        for name, title, svg in pictures(kind, results):
+            image = ROOT / "docs" / "images" / f"bench-{kind}-{name}.svg"
+            image.write_text(svg)
+            lines += [f"![{title}](images/{image.name})", ""]
+        if "weir" in results.allocators:
+            lines += goals(results)
+        lines += markdown(results)
+        page = fill(page, kind, lines)
+    PAGE.write_text(page)
+
+
+def collected(folder):
+    files = sorted(Path(folder).glob("*.jsonl"))
+    if not files:
+        raise SystemExit(f"plot-bench: there is no *.jsonl in {folder}")
+    return "".join(file.read_text() for file in files)
+
+
+def main(words):
+    if len(words) == 2 and words[0] == "--table":
+        terminal(Results(collected(words[1])))
+    elif len(words) == 3 and words[0] == "--take" and words[1] in KINDS:
+        (ROOT / "docs" / "measurements" / f"bench-{words[1]}.jsonl").write_text(collected(words[2]))
+        draw()
+    elif not words:
+        draw()
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
