@@ -6,103 +6,16 @@
 //! [--with-addresses] FILE.trace.gz...`; with `--one-page` every block lies in one page, with `--with-addresses`
 //! memory comes with its address.
 
-use flate2::read::GzDecoder;
-use std::io::Read;
-use std::time::Instant;
+mod trace;
+
+use trace::{load, replay};
 use weir::backend::Backend;
 use weir::backend::counting::Counting;
 use weir::backend::host::{HostBackend, streams};
-use weir::base::units::{Addr, StreamHandle};
+use weir::base::units::StreamHandle;
 use weir::config::Config;
 use weir::observe::stats::Stats;
 use weir::pool::Pool;
-
-enum Op {
-    Alloc(u32, u64, usize),
-    Free(u32, usize),
-}
-
-struct Trace {
-    name: String,
-    ops: Vec<Op>,
-    ids: usize,
-    peak: u64,
-}
-
-fn load(path: &str) -> Trace {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    GzDecoder::new(file)
-        .read_to_string(&mut text)
-        .unwrap_or_else(|error| panic!("{path}: {error}"));
-    let (mut ops, mut sizes, mut live, mut peak) = (Vec::new(), Vec::new(), 0u64, 0);
-    for line in text.lines() {
-        let mut words = line.split(' ');
-        let kind = words.next();
-        let mut number = || words.next().expect("a number").parse::<u64>().expect("a number");
-        if kind == Some("a") {
-            let (id, bytes, stream) = (number(), number(), number());
-            ops.push(Op::Alloc(id as u32, bytes, stream as usize));
-            sizes.push(bytes);
-            live += bytes;
-            peak = peak.max(live);
-        } else {
-            let (id, stream) = (number(), number());
-            live -= sizes[id as usize];
-            ops.push(Op::Free(id as u32, stream as usize));
-        }
-    }
-    let name = path
-        .rsplit('/')
-        .next()
-        .unwrap_or(path)
-        .split('.')
-        .next()
-        .unwrap_or(path)
-        .to_string();
-    Trace {
-        name,
-        ops,
-        ids: sizes.len(),
-        peak,
-    }
-}
-
-/// One replay, everything freed at its end: nanoseconds per event, and how many requests failed.
-fn replay(pool: &Pool, trace: &Trace, named: &[StreamHandle], check: bool) -> (f64, u64) {
-    let mut blocks = vec![(Addr(0), 0usize); trace.ids];
-    let mut failed = 0;
-    let start = Instant::now();
-    for op in &trace.ops {
-        match *op {
-            Op::Alloc(id, bytes, stream) => match pool.alloc(bytes, 0, named[stream]) {
-                Ok(at) => blocks[id as usize] = (at, stream),
-                Err(error) => {
-                    if failed == 0 {
-                        eprintln!("{error}");
-                    }
-                    failed += 1;
-                }
-            },
-            Op::Free(id, stream) => {
-                let at = std::mem::take(&mut blocks[id as usize].0);
-                if at.0 != 0 {
-                    pool.free(at, named[stream]).expect("a live block");
-                }
-            }
-        }
-        if check {
-            pool.validate();
-        }
-    }
-    let nanos = start.elapsed().as_nanos() as f64 / trace.ops.len() as f64;
-    for (at, stream) in blocks {
-        if at.0 != 0 {
-            pool.free(at, named[stream]).expect("a live block");
-        }
-    }
-    (nanos, failed)
-}
 
 /// Milliseconds of page calls at the prices measured on an H200 (docs/design.md).
 fn priced(now: &Stats, before: &Stats, with_addresses: bool) -> f64 {
@@ -171,7 +84,12 @@ fn main() {
         let pool = Pool::new(config, backend).expect("a pool");
         let mut before = Stats::default();
         for number in 1..=replays {
-            let (nanos, failed) = replay(&pool, &trace, &named, check);
+            let after = || {
+                if check {
+                    pool.validate();
+                }
+            };
+            let (nanos, failed) = replay(&pool, &trace, &named, after);
             let now = pool.stats().expect("stats");
             println!(
                 "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
