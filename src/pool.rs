@@ -455,6 +455,7 @@ impl Pool {
     }
 
     /// The books, for a call that names a stream.
+    #[inline]
     fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.books()?;
         if let Some(capture) = stream.line.and_then(|line| line.capture)
