@@ -267,6 +267,7 @@ impl Pool {
     }
 
     /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
+    #[inline(always)]
     fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
         match self.name(stream) {
             Ok(stream) => Ok(Some(stream)),
@@ -290,6 +291,7 @@ impl Pool {
         Ok(heap.free(block, COMMON, true))
     }
 
+    #[inline(always)]
     fn after_frees(&self, heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
         let due = heap.event_due(index);
         let over = heap.stats.reserved > heap.release_threshold;
@@ -444,7 +446,11 @@ impl Pool {
         }
     }
 
+    // Inlined, like all on the way of a hit that can fail: a result that has room for an error's text is otherwise written
+    // to memory and read back in pieces of other sizes, for which the processor waits, several times a call.
+
     /// The books, unless the pool has ended.
+    #[inline(always)]
     fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.heap.lock();
         if self.ended.load(Ordering::Relaxed) {
@@ -455,7 +461,7 @@ impl Pool {
     }
 
     /// The books, for a call that names a stream.
-    #[inline]
+    #[inline(always)]
     fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.books()?;
         if let Some(capture) = stream.line.and_then(|line| line.capture)
@@ -485,6 +491,7 @@ impl Pool {
     }
 
     /// Who is this? Asks the backend, so no lock may be held.
+    #[inline(always)]
     fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
         if !self.backend.usable() {
             return Err(Error::Unloaded);

@@ -214,6 +214,7 @@ impl Heap {
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
+    #[inline(always)]
     pub fn find_block(&self, at: u64) -> Result<Block, Error> {
         let (id, exact) = match self.space.find(at) {
             Found::Outside => return Err(Error::UnknownPointer(Addr(at))),
