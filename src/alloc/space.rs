@@ -18,8 +18,8 @@ use super::size::{WINDOW, round_down, round_up};
 use crate::base::bits::BitTree;
 use std::collections::BTreeMap;
 
-/// Windows in one leaf of the page map.
-const LEAF: usize = 1024;
+/// Windows of a group, whose entries share a cache line.
+const GROUP: usize = 16;
 
 /// One reserved range.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub struct Range {
     /// Its first node.
     pub first: NodeId,
     slots: Vec<u32>,
-    /// Windows with an entry.
-    entries: BitTree,
-    /// Windows in each leaf: fewer than `LEAF` in a range that has fewer, so that a segment's books are small.
-    leaf: usize,
-    leaves: Vec<Option<Box<[NodeId]>>>,
+    /// The entry of each window, plus one: 0 is none, so that a range's entries are memory that is zero from the system
+    /// and is not there until it is written.
+    windows: Vec<u32>,
+    /// Groups in which a window has an entry.
+    groups: BitTree,
 }
 
 /// All ranges of a pool.
@@ -114,9 +114,8 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                entries: BitTree::new(windows),
-                leaf: windows.min(LEAF),
-                leaves: vec![None; windows.div_ceil(LEAF)],
+                windows: vec![0; windows],
+                groups: BitTree::new(windows.div_ceil(GROUP)),
             },
         );
         self.note_start(first);
@@ -130,11 +129,15 @@ impl Space {
 
     /// The range that holds an address.
     pub fn range_of(&self, at: u64) -> Option<usize> {
-        let index = self
-            .ranges
-            .partition_point(|range| range.base <= at)
-            .checked_sub(1)?;
-        (at - self.ranges[index].base < self.ranges[index].bytes).then_some(index)
+        let index = match self.ranges.len() {
+            1 => 0, // as in most pools
+            _ => self
+                .ranges
+                .partition_point(|range| range.base <= at)
+                .checked_sub(1)?,
+        };
+        let range = self.ranges.get(index)?;
+        (at.wrapping_sub(range.base) < range.bytes).then_some(index)
     }
 
     /// The mapping that backs the slot at an address of the pool, NIL if none.
@@ -166,11 +169,7 @@ impl Space {
         let mut id = range.entry(window);
         if id == NIL || self.nodes[id].start > at {
             // the node began before this window: it is the last that starts in the closest window with any
-            let before = range
-                .entries
-                .at_or_below(window - 1)
-                .expect("a node starts with the range");
-            id = range.entry(before);
+            id = range.entry_below(window);
         }
         while self.nodes[id].end() <= at {
             id = self.nodes[id].next;
@@ -318,14 +317,18 @@ impl Space {
                 id = node.next;
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
-            let last = range.window(range.base + range.bytes - 1);
-            let (mut from, mut mapped) = (last + 1, BTreeMap::new());
-            while let Some(window) = from
+            let mut mapped = BTreeMap::new();
+            let mut groups = range.windows.len().div_ceil(GROUP);
+            while let Some(group) = groups
                 .checked_sub(1)
-                .and_then(|below| range.entries.at_or_below(below))
+                .and_then(|below| range.groups.at_or_below(below))
             {
-                mapped.insert(window, range.entry(window));
-                from = window;
+                let windows = range.group(group);
+                let named = windows.filter(|&window| range.entry(window) != NIL);
+                let before = mapped.len();
+                mapped.extend(named.map(|window| (window, range.entry(window))));
+                assert!(mapped.len() > before, "group {group} has an entry");
+                groups = group;
             }
             assert_eq!(
                 mapped, entries,
@@ -344,19 +347,40 @@ impl Range {
     }
 
     fn entry(&self, window: usize) -> NodeId {
-        self.leaves[window / LEAF]
-            .as_ref()
-            .map_or(NIL, |leaf| leaf[window % LEAF])
+        self.windows[window].wrapping_sub(1)
     }
 
     fn set_entry(&mut self, window: usize, id: NodeId) {
-        if id == NIL {
-            self.entries.remove(window);
-        } else {
-            self.entries.insert(window);
+        self.windows[window] = id.wrapping_add(1);
+        let group = window / GROUP;
+        if id != NIL {
+            self.groups.insert(group);
+        } else if self.windows[self.group(group)].iter().all(|&entry| entry == 0) {
+            self.groups.remove(group);
         }
-        let leaf = self.leaf;
-        self.leaves[window / LEAF].get_or_insert_with(|| vec![NIL; leaf].into())[window % LEAF] = id;
+    }
+
+    /// The entry of the closest window below that has one.
+    fn entry_below(&self, window: usize) -> NodeId {
+        let last_of = |windows: std::ops::Range<usize>| {
+            let mut entries = self.windows[windows].iter().rev();
+            entries.find(|&&entry| entry != 0).map(|entry| entry - 1)
+        };
+        let group = window / GROUP;
+        let near = last_of(group * GROUP..window);
+        near.unwrap_or_else(|| {
+            let below = group
+                .checked_sub(1)
+                .and_then(|group| self.groups.at_or_below(group));
+            let entry = last_of(self.group(below.expect("a node starts with the range")));
+            entry.expect("a group of the tree has an entry")
+        })
+    }
+
+    /// The windows of a group.
+    fn group(&self, group: usize) -> std::ops::Range<usize> {
+        let first = group * GROUP;
+        first..(first + GROUP).min(self.windows.len())
     }
 }
 
@@ -385,5 +409,49 @@ mod tests {
         space.validate();
         assert_eq!(space.nodes.count(), 1);
         assert!(space.has_void(64 * SLOT));
+    }
+
+    #[test]
+    fn finds_what_an_ordered_map_finds() {
+        let (base, bytes) = (SLOT + 512, 300 * SLOT);
+        let mut space = Space::new(SLOT);
+        let first = space.add_segment(base, bytes, 0);
+        space.nodes[first].kind = Kind::Live;
+        let mut model = BTreeMap::from([(base, first)]);
+        let mut random = 1u64;
+        let mut below = |most: u64| {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (random >> 33) % most
+        };
+        let node_at = |model: &BTreeMap<u64, NodeId>, at| *model.range(..=at).next_back().unwrap().1;
+        for step in 0..20_000 {
+            let at = base + below(bytes / 512) * 512;
+            let id = node_at(&model, at);
+            let (start, next) = (space.nodes[id].start, space.nodes[id].next);
+            // pieces become many, then few again, so that some lie close and some groups are empty
+            if start != at && (step / 2000 % 2 == 0 || below(8) == 0) {
+                model.insert(at, space.split(id, at));
+            } else if next != NIL {
+                model.remove(&space.nodes[next].start);
+                space.merge(id);
+            }
+            let ask = base + below(bytes);
+            let id = node_at(&model, ask);
+            let exact = space.nodes[id].start == ask;
+            assert_eq!(
+                space.find(ask),
+                if exact {
+                    Found::Start(id)
+                } else {
+                    Found::Inside(id)
+                }
+            );
+            assert_eq!(space.find(space.nodes[id].start), Found::Start(id));
+        }
+        space.validate();
+        assert_eq!(space.find(base - 1), Found::Outside);
+        assert_eq!(space.find(base + bytes), Found::Outside);
     }
 }
