@@ -425,8 +425,8 @@ impl Heap {
         id != NIL && {
             let node = &self.space.nodes[id];
             // a capture would keep what it took in
-            let common = node.owner == COMMON && self.capture_of(owner).is_none();
-            node.kind == Kind::Free && (node.owner == owner || common)
+            let takes_in = |other| other == COMMON && self.capture_of(owner).is_none();
+            node.kind == Kind::Free && (node.owner == owner || takes_in(node.owner))
         }
     }
 

@@ -13,7 +13,7 @@
 //! No lock of its own: the heap's.
 
 use super::bins::Bins;
-use super::node::{Kind, NIL, NodeId, Nodes};
+use super::node::{Kind, NIL, Node, NodeId, Nodes};
 use super::size::{WINDOW, round_down, round_up};
 use crate::base::bits::BitTree;
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ pub struct Range {
     slots: Vec<u32>,
     /// The entry of each window, plus one: 0 is none, so that a range's entries are memory that is zero from the system
     /// and is not there until it is written.
-    windows: Vec<u32>,
+    groups: Vec<[u32; GROUP]>,
     /// Groups in which a window has an entry.
-    groups: BitTree,
+    named: BitTree,
 }
 
 /// All ranges of a pool.
@@ -103,7 +103,7 @@ impl Space {
     }
 
     fn insert_range(&mut self, base: u64, bytes: u64, kind: Kind) -> NodeId {
-        let first = self.nodes.add(base, bytes, kind);
+        let first = self.nodes.add(Node::new(base, bytes, kind));
         let windows = (round_up(base + bytes, WINDOW) - round_down(base, WINDOW)) / WINDOW;
         let windows = windows as usize;
         let at = self.ranges.partition_point(|range| range.base < base);
@@ -114,11 +114,11 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                windows: vec![0; windows],
-                groups: BitTree::new(windows.div_ceil(GROUP)),
+                groups: vec![[0; GROUP]; windows.div_ceil(GROUP)],
+                named: BitTree::new(windows.div_ceil(GROUP)),
             },
         );
-        self.note_start(first);
+        self.note_start(first, base);
         first
     }
 
@@ -184,29 +184,30 @@ impl Space {
     /// Cuts a node in two at an address inside it; the upper part is a new node of the same kind, owner and
     /// `seq`. Neither part is put on any list, and the caller has taken the node off those it was on.
     pub fn split(&mut self, id: NodeId, at: u64) -> NodeId {
-        let (start, end, next) = (self.nodes[id].start, self.nodes[id].end(), self.nodes[id].next);
-        debug_assert!(start < at && at < end);
-        let upper = self.nodes.add(at, end - at, self.nodes[id].kind);
-        self.nodes[id].len = at - start;
-        self.nodes[upper].owner = self.nodes[id].owner;
-        self.nodes[upper].seq = self.nodes[id].seq;
-        self.nodes[upper].prev = id;
-        self.nodes[upper].next = next;
+        let node = &mut self.nodes[id];
+        debug_assert!(node.start < at && at < node.end());
+        let mut rest = Node::new(at, node.end() - at, node.kind);
+        (rest.owner, rest.seq) = (node.owner, node.seq);
+        (rest.prev, rest.next) = (id, node.next);
+        node.len = at - node.start;
+        let next = node.next;
+        let upper = self.nodes.add(rest);
         self.nodes[id].next = upper;
         if next != NIL {
             self.nodes[next].prev = upper;
         }
-        self.note_start(upper);
+        self.note_start(upper, at);
         upper
     }
 
     /// Joins a node with the one after it; the lower one stays. Neither is on a list.
     pub fn merge(&mut self, lower: NodeId) {
         let upper = self.nodes[lower].next;
-        self.forget_start(upper);
-        let (len, next) = (self.nodes[upper].len, self.nodes[upper].next);
-        self.nodes[lower].len += len;
-        self.nodes[lower].next = next;
+        let &Node { start, len, next, .. } = &self.nodes[upper];
+        self.forget_start(upper, start, start + len, next);
+        let node = &mut self.nodes[lower];
+        node.len += len;
+        node.next = next;
         if next != NIL {
             self.nodes[next].prev = lower;
         }
@@ -266,8 +267,7 @@ impl Space {
     }
 
     /// A node begins here: the window's entry may have to name it.
-    fn note_start(&mut self, id: NodeId) {
-        let start = self.nodes[id].start;
+    fn note_start(&mut self, id: NodeId, start: u64) {
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
         let window = range.window(start);
@@ -277,14 +277,13 @@ impl Space {
         }
     }
 
-    /// A node is about to go: if its window's entry names it, the next one takes its place.
-    fn forget_start(&mut self, id: NodeId) {
-        let (start, next) = (self.nodes[id].start, self.nodes[id].next);
+    /// The node from `start` to `end` is about to go: if its window's entry names it, the next one takes its place.
+    fn forget_start(&mut self, id: NodeId, start: u64, end: u64, next: NodeId) {
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
         let window = range.window(start);
         if range.entry(window) == id {
-            let same = next != NIL && range.window(self.nodes[next].start) == window;
+            let same = next != NIL && range.window(end) == window;
             range.set_entry(window, if same { next } else { NIL });
         }
     }
@@ -318,12 +317,12 @@ impl Space {
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
             let mut mapped = BTreeMap::new();
-            let mut groups = range.windows.len().div_ceil(GROUP);
+            let mut groups = range.groups.len();
             while let Some(group) = groups
                 .checked_sub(1)
-                .and_then(|below| range.groups.at_or_below(below))
+                .and_then(|below| range.named.at_or_below(below))
             {
-                let windows = range.group(group);
+                let windows = group * GROUP..(group + 1) * GROUP;
                 let named = windows.filter(|&window| range.entry(window) != NIL);
                 let before = mapped.len();
                 mapped.extend(named.map(|window| (window, range.entry(window))));
@@ -343,44 +342,40 @@ impl Range {
     /// Which window an address lies in. Windows are aligned in the address space, wherever the range begins: a slab's
     /// run covers whole ones.
     fn window(&self, at: u64) -> usize {
-        ((at - round_down(self.base, WINDOW)) / WINDOW) as usize
+        (at / WINDOW - self.base / WINDOW) as usize
     }
 
     fn entry(&self, window: usize) -> NodeId {
-        self.windows[window].wrapping_sub(1)
+        self.groups[window / GROUP][window % GROUP].wrapping_sub(1)
     }
 
     fn set_entry(&mut self, window: usize, id: NodeId) {
-        self.windows[window] = id.wrapping_add(1);
-        let group = window / GROUP;
+        let group = &mut self.groups[window / GROUP];
+        group[window % GROUP] = id.wrapping_add(1);
         if id != NIL {
-            self.groups.insert(group);
-        } else if self.windows[self.group(group)].iter().all(|&entry| entry == 0) {
-            self.groups.remove(group);
+            self.named.insert(window / GROUP);
+        } else if group.iter().fold(0, |any, entry| any | entry) == 0 {
+            self.named.remove(window / GROUP);
         }
     }
 
     /// The entry of the closest window below that has one.
     fn entry_below(&self, window: usize) -> NodeId {
-        let last_of = |windows: std::ops::Range<usize>| {
-            let mut entries = self.windows[windows].iter().rev();
-            entries.find(|&&entry| entry != 0).map(|entry| entry - 1)
+        let last_of = |entries: &[u32]| {
+            entries
+                .iter()
+                .rev()
+                .find(|&&entry| entry != 0)
+                .map(|entry| entry - 1)
         };
         let group = window / GROUP;
-        let near = last_of(group * GROUP..window);
-        near.unwrap_or_else(|| {
+        last_of(&self.groups[group][..window % GROUP]).unwrap_or_else(|| {
             let below = group
                 .checked_sub(1)
-                .and_then(|group| self.groups.at_or_below(group));
-            let entry = last_of(self.group(below.expect("a node starts with the range")));
+                .and_then(|group| self.named.at_or_below(group));
+            let entry = last_of(&self.groups[below.expect("a node starts with the range")]);
             entry.expect("a group of the tree has an entry")
         })
-    }
-
-    /// The windows of a group.
-    fn group(&self, group: usize) -> std::ops::Range<usize> {
-        let first = group * GROUP;
-        first..(first + GROUP).min(self.windows.len())
     }
 }
 
