@@ -33,6 +33,8 @@ pub struct Heap {
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Arenas by timeline.
     pub ids: FxHashMap<Timeline, u32>,
+    /// The arena asked for last: most calls name the same stream as the one before.
+    pub(super) latest: u32,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// An arena for the next stream.
@@ -92,6 +94,7 @@ impl Heap {
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
+            latest: COMMON,
             released: VecDeque::new(),
             spare_arena: None,
             also_used: FxHashMap::default(),

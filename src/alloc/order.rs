@@ -162,6 +162,17 @@ pub type Clock = Vec<(u32, u64)>;
 impl Heap {
     /// The arena of a timeline, made on its first use.
     pub fn stream(&mut self, id: Timeline) -> u32 {
+        if self.arenas[self.latest as usize]
+            .as_ref()
+            .is_some_and(|arena| arena.id == id)
+        {
+            return self.latest;
+        }
+        self.latest = self.find_stream(id);
+        self.latest
+    }
+
+    fn find_stream(&mut self, id: Timeline) -> u32 {
         if let Some(&index) = self.ids.get(&id) {
             return index;
         }
