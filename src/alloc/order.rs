@@ -161,6 +161,7 @@ pub type Clock = Vec<(u32, u64)>;
 
 impl Heap {
     /// The arena of a timeline, made on its first use.
+    #[inline]
     pub fn stream(&mut self, id: Timeline) -> u32 {
         if self.arenas[self.latest as usize]
             .as_ref()
@@ -172,6 +173,7 @@ impl Heap {
         self.latest
     }
 
+    #[cold]
     fn find_stream(&mut self, id: Timeline) -> u32 {
         if let Some(&index) = self.ids.get(&id) {
             return index;
