@@ -375,10 +375,10 @@ typedef struct {
    */
   int32_t thread_caches;
   /**
-   * 0 or 1: the program promises to call weir_stream_changed whenever the handle of a stream that it named to this
-   * pool comes to mean something else: the stream is destroyed, begins to be captured or ceases to be. The driver is
-   * then not asked at each call, which is most of what a call costs. Built-in streams must be named with the
-   * pool's context current. Default: 0.
+   * 0 or 1: the program promises to call weir_stream_changed before it destroys or captures a stream that it named to
+   * this pool, and names the built-in streams with the context of the pool's device current. The driver is then not
+   * asked at each call, and an event is recorded when somebody needs one and not at each free, which is most of what a
+   * call costs. Default: 0.
    */
   int32_t declared_streams;
 } weir_pool_options;
@@ -824,9 +824,10 @@ weir_status weir_stream_wait_event(weir_stream stream,
                                    weir_event event);
 
 /**
- * Says that the handle `stream` comes to mean something else: the stream is destroyed, begins to be captured (also by
- * waiting for an event of a capture), or ceases to be captured. Call it before or after that, but before the next call
- * that names the stream to a pool with `declared_streams`. Other pools find out by themselves. Any handle is fine.
+ * Says that a stream is about to be destroyed, or to be captured (also by waiting for an event of a capture). A pool
+ * with `declared_streams` then no longer touches the stream, and keeps nothing for it, until a call names it again; no
+ * call may name it between this one and what it announces. Other pools find out by themselves. A stream that no pool
+ * knows is fine.
  *
  * Errors: WEIR_ERROR_FORKED.
  */

@@ -74,6 +74,8 @@ struct Named {
     handle: StreamHandle,
     /// None: no work is ever in flight on it.
     line: Option<Timeline>,
+    /// The pool may record events on it at any time.
+    reach: bool,
 }
 
 /// A stream-ordered memory pool. Every method may be called from any thread; after `end` each fails with
@@ -274,6 +276,7 @@ impl Pool {
         let stream = named.unwrap_or(Named {
             handle: stream,
             line: None,
+            reach: false,
         });
         let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
@@ -307,6 +310,7 @@ impl Pool {
     }
 
     /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
+    #[inline(always)]
     fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
         match self.name(stream) {
             Ok(stream) => Ok(Some(stream)),
@@ -330,6 +334,7 @@ impl Pool {
         heap.free(block, COMMON, true)
     }
 
+    #[inline(always)]
     fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
         let due = heap.event_due(index);
         let over = heap.stats.reserved > heap.release_threshold;
@@ -487,7 +492,11 @@ impl Pool {
         }
     }
 
+    // Inlined, like all on the way of a hit that can fail: a result that has room for an error's text is otherwise written
+    // to memory and read back in pieces of other sizes, for which the processor waits, several times a call.
+
     /// The books, unless the pool has ended.
+    #[inline(always)]
     fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.heap.lock();
         if self.ended.load(Ordering::Relaxed) {
@@ -498,6 +507,7 @@ impl Pool {
     }
 
     /// The books, for a call that names a stream.
+    #[inline(always)]
     fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.books()?;
         if let Some(capture) = stream.line.and_then(|line| line.capture)
@@ -527,15 +537,21 @@ impl Pool {
     }
 
     /// Who is this? Asks the backend, so no lock may be held.
+    #[inline(always)]
     fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
         match self.backend.timeline(handle) {
-            Ok(line) if self.backend.is_inert(line.stream) => Ok(Named { handle, line: None }),
+            Ok(line) if self.backend.is_inert(line.stream) => Ok(Named {
+                handle,
+                line: None,
+                reach: false,
+            }),
             Ok(line) => Ok(Named {
                 handle,
                 line: Some(line),
+                reach: self.reaches(handle),
             }),
             Err(error) => Err(translate(error, handle)),
         }
@@ -550,7 +566,12 @@ impl Drop for Pool {
 
 /// The arena of a named stream.
 fn index(heap: &mut Heap, stream: Named) -> u32 {
-    stream.line.map_or(COMMON, |line| heap.stream(line))
+    let Some(line) = stream.line else { return COMMON };
+    let index = heap.stream(line);
+    if stream.reach && line.capture.is_none() {
+        heap.arena_mut(index).reach = Some(stream.handle);
+    }
+    index
 }
 
 fn check_request(bytes: u64, align: u64) -> Result<(), Error> {

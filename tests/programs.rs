@@ -79,6 +79,7 @@ fn setup() -> impl Strategy<Value = Setup> {
         0u8..8,
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
         mappings,
     )
         .prop_map(
@@ -92,6 +93,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 policies,
                 always_events,
                 watched,
+                declared,
                 mappings,
             )| Setup {
                 pages,
@@ -104,6 +106,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 policies,
                 always_events,
                 watched,
+                declared,
             },
         )
 }
@@ -147,6 +150,7 @@ fn a_million_steps() {
             mappings: if seed % 5 == 4 { 80 } else { 1 << 20 },
             always_events: seed % 3 == 0,
             watched: seed % 5 < 2,
+            declared: seed % 3 == 1,
             ..Setup::default()
         });
         run.validate = false;

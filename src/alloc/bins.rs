@@ -208,7 +208,7 @@ impl Bins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::node::Kind;
+    use crate::alloc::node::{Kind, Node};
 
     #[test]
     fn index_grows_with_length_and_stays_in_range() {
@@ -230,7 +230,7 @@ mod tests {
         let ids: Vec<_> = [512u64, 4096, 1 << 20, (1 << 20) + 512, 1 << 30]
             .iter()
             .map(|&len| {
-                let id = nodes.add(0, len, Kind::Free);
+                let id = nodes.add(Node::new(0, len, Kind::Free));
                 bins.insert(&mut nodes, id);
                 id
             })

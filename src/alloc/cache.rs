@@ -97,6 +97,8 @@ pub struct Cache {
     pub stream: StreamHandle,
     /// The stream's.
     pub arena: u32,
+    /// The longest block to keep.
+    most: u64,
     directory: Arc<Directory>,
     /// The number of the latest free on the stream.
     clock: Arc<AtomicU64>,
@@ -130,11 +132,13 @@ fn bump(counter: &AtomicU64) {
 }
 
 impl Cache {
-    /// An empty cache for a thread and the stream of an arena, whose latest free's number is `clock`.
+    /// An empty cache for a thread and the stream of an arena, whose latest free's number is `clock`, for blocks of at
+    /// most `most` bytes.
     pub fn new(
         owner: ThreadId,
         stream: StreamHandle,
         arena: u32,
+        most: u64,
         directory: Arc<Directory>,
         clock: Arc<AtomicU64>,
     ) -> Cache {
@@ -143,6 +147,7 @@ impl Cache {
             owner,
             stream,
             arena,
+            most,
             directory,
             clock,
             entries: (0..BLOCKS).map(|_| Entry::default()).collect(),
@@ -190,8 +195,8 @@ impl Cache {
             return None;
         }
         let most = match self.long.what.load(Relaxed) {
-            0 => u64::MAX,
-            _ => LONG,
+            0 => self.most,
+            _ => self.most.min(LONG),
         };
         let piece = self.directory.keep(at, self.arena, most)?;
         // read behind the gate and after the call began: any event that will cover this number is yet to be recorded

@@ -11,6 +11,7 @@ use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
 use super::node::NodeId;
 use super::order::COMMON;
+use super::size::SMALL_MAX;
 use super::space::Found;
 use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
@@ -30,9 +31,9 @@ pub struct Caches {
 
 /// Which caches to flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose<'a> {
-    /// The caller's, which is not inside it.
-    Own(&'a Arc<Cache>),
+pub enum Whose {
+    /// The calling thread's, which is not inside any.
+    Thread(ThreadId),
     /// Those of a stream.
     Stream(u32),
     /// All.
@@ -56,7 +57,13 @@ impl Heap {
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
-        let cache = Arc::new(Cache::new(owner, name, arena, directory, stream.clock.clone()));
+        // what others may need soon is kept only if an event can be had for it
+        let most = match arena == COMMON || stream.reach.is_some() {
+            true => u64::MAX,
+            false => SMALL_MAX,
+        };
+        let clock = stream.clock.clone();
+        let cache = Arc::new(Cache::new(owner, name, arena, most, directory, clock));
         if self.caches.idle {
             cache.gate.shut(Shut::Idle);
         }
@@ -148,7 +155,13 @@ impl Heap {
     /// Takes back what caches keep, the longest blocks first, until there is enough. Returns whether anything came.
     pub fn flush(&mut self, whose: Whose, mut enough: impl FnMut(&Heap) -> bool) -> bool {
         let chosen: Vec<Arc<Cache>> = match whose {
-            Whose::Own(cache) => return self.flush_cache(cache, &mut enough),
+            Whose::Thread(owner) => {
+                let mut any = false;
+                for cache in self.of_interest(|cache| cache.owner == owner) {
+                    any |= self.flush_cache(&cache, &mut enough);
+                }
+                return any;
+            }
             Whose::Stream(arena) => self.of_interest(|cache| cache.arena == arena),
             Whose::All => self.of_interest(|_| true),
         };
@@ -168,6 +181,12 @@ impl Heap {
             cache.gate.open(Shut::Visit);
         }
         any
+    }
+
+    /// Do other threads than this one keep anything?
+    pub fn others_keep(&self, owner: Option<ThreadId>) -> bool {
+        let others = self.caches.all.iter().filter(|cache| Some(cache.owner) != owner);
+        others.into_iter().any(|cache| cache.bytes() > 0)
     }
 
     /// Takes back the long blocks that a thread keeps, one on each of its streams.

@@ -40,6 +40,8 @@ pub struct Heap {
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Arenas by timeline.
     pub ids: FxHashMap<Timeline, u32>,
+    /// The arena asked for last: most calls name the same stream as the one before.
+    pub(super) latest: u32,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// An arena for the next stream.
@@ -101,6 +103,7 @@ impl Heap {
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
+            latest: COMMON,
             released: VecDeque::new(),
             spare_arena: None,
             also_used: FxHashMap::default(),
@@ -240,6 +243,7 @@ impl Heap {
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
+    #[inline(always)]
     pub fn find_block(&self, at: u64) -> Result<Block, Error> {
         let (id, exact) = match self.space.find(at) {
             Found::Outside => return Err(Error::UnknownPointer(Addr(at))),
@@ -480,8 +484,8 @@ impl Heap {
         id != NIL && {
             let node = &self.space.nodes[id];
             // a capture would keep what it took in
-            let common = node.owner == COMMON && self.capture_of(owner).is_none();
-            node.kind == Kind::Free && (node.owner == owner || common)
+            let takes_in = |other| other == COMMON && self.capture_of(owner).is_none();
+            node.kind == Kind::Free && (node.owner == owner || takes_in(node.owner))
         }
     }
 

@@ -62,6 +62,24 @@ pub struct Node {
 }
 
 impl Node {
+    /// A piece that is linked to nothing.
+    pub fn new(start: u64, len: u64, kind: Kind) -> Node {
+        Node {
+            start,
+            len,
+            kind,
+            owner: 0,
+            seq: 0,
+            slab: NIL,
+            prev: NIL,
+            next: NIL,
+            bin_prev: NIL,
+            bin_next: NIL,
+            age_prev: NIL,
+            age_next: NIL,
+        }
+    }
+
     /// One past the last address.
     pub fn end(&self) -> u64 {
         self.start + self.len
@@ -76,22 +94,9 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// A fresh node, linked to nothing.
-    pub fn add(&mut self, start: u64, len: u64, kind: Kind) -> NodeId {
-        let node = Node {
-            start,
-            len,
-            kind,
-            owner: 0,
-            seq: 0,
-            slab: NIL,
-            prev: NIL,
-            next: NIL,
-            bin_prev: NIL,
-            bin_next: NIL,
-            age_prev: NIL,
-            age_next: NIL,
-        };
+    /// Takes a node into service.
+    #[inline]
+    pub fn add(&mut self, node: Node) -> NodeId {
         match self.spare.pop() {
             Some(id) => {
                 self.all[id as usize] = node;

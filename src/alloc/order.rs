@@ -23,7 +23,7 @@ use super::node::{NIL, NodeId};
 use super::size::CLASSES;
 use super::slab::StrayList;
 use crate::backend::Event;
-use crate::base::units::{EventHandle, StreamId, Timeline};
+use crate::base::units::{EventHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub struct Arena {
     pub seq: u64,
     /// The same, for the caches of threads. It is never ahead of an event: see `advance`.
     pub clock: Arc<AtomicU64>,
+    /// By which name the pool may record an event at any time, not only in calls that name the stream.
+    pub reach: Option<StreamHandle>,
     /// Caches of threads for this stream.
     pub caches: u32,
     /// The host knows all work before this free to be complete.
@@ -94,6 +96,7 @@ impl Arena {
             partial: [NIL; CLASSES],
             seq: 0,
             clock: Arc::default(),
+            reach: None,
             caches: 0,
             completed: 0,
             knows: FxHashMap::default(),
@@ -128,6 +131,9 @@ impl Arena {
 
     /// Is an event due in this call, which names the stream?
     pub fn event_due(&self) -> bool {
+        if self.reach.is_some() {
+            return false; // there will be one when somebody needs it
+        }
         let due = self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES;
         (due || self.wanted) && self.recorded() < self.seq
     }
@@ -183,7 +189,20 @@ pub type Clock = Vec<(u32, u64)>;
 
 impl Heap {
     /// The arena of a timeline, made on its first use.
+    #[inline]
     pub fn stream(&mut self, id: Timeline) -> u32 {
+        if self.arenas[self.latest as usize]
+            .as_ref()
+            .is_some_and(|arena| arena.id == id)
+        {
+            return self.latest;
+        }
+        self.latest = self.find_stream(id);
+        self.latest
+    }
+
+    #[cold]
+    fn find_stream(&mut self, id: Timeline) -> u32 {
         if let Some(&index) = self.ids.get(&id) {
             return index;
         }
@@ -253,6 +272,29 @@ impl Heap {
             arena.advance();
             arena.seq
         })
+    }
+
+    /// Streams that the pool can reach and that have freed something no event covers: what is to be covered, and by which
+    /// name they go.
+    pub fn uncovered(&mut self) -> Vec<(u32, Timeline, StreamHandle, u64)> {
+        let mut all = Vec::new();
+        for stream in self.streams() {
+            let arena = self.arena_mut(stream);
+            if let Some(name) = arena.reach
+                && (arena.caches > 0 || arena.recorded() < arena.seq)
+            {
+                arena.advance();
+                all.push((stream, arena.id, name, arena.seq));
+            }
+        }
+        all
+    }
+
+    /// Streams of that name are beyond reach from now on.
+    pub fn lose_reach(&mut self, name: StreamHandle) {
+        for arena in self.arenas.iter_mut().flatten() {
+            arena.reach = arena.reach.filter(|&reach| reach != name);
+        }
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been

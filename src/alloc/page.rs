@@ -191,13 +191,15 @@ impl Pages {
         self.mapped -= 1;
     }
 
-    /// `bytes` of the page left this mapping. Work of `user.0` up to `user.1` may still use them there.
-    pub fn leave_home(&mut self, id: MappingId, bytes: u64, user: (u32, u64)) {
+    /// `bytes` of the page left this mapping. Work of `user.0` up to `user.1` may still use them there; of none, no work.
+    pub fn leave_home(&mut self, id: MappingId, bytes: u64, user: Option<(u32, u64)>) {
         let mapping = self.mapping_mut(id);
         mapping.home -= bytes;
-        match mapping.users.iter_mut().find(|other| other.0 == user.0) {
-            Some(other) => other.1 = other.1.max(user.1),
-            None => mapping.users.push(user),
+        if let Some((stream, seq)) = user {
+            match mapping.users.iter_mut().find(|other| other.0 == stream) {
+                Some(other) => other.1 = other.1.max(seq),
+                None => mapping.users.push((stream, seq)),
+            }
         }
         if mapping.home == 0 {
             let page = mapping.page;

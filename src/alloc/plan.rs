@@ -235,6 +235,9 @@ impl Heap {
                         window.conflicts += 1;
                         window.missing +=
                             piece.to.min(round_up(window.end, slot)) - round_down(piece.at.max(start), slot);
+                        if window.cost(slot) >= most {
+                            return None; // a hole can be long
+                        }
                     }
                 }
                 _ => return None,

@@ -167,6 +167,7 @@ impl Slabs {
     }
 
     /// The live block at an address inside a slab's run, or what is wrong with the address.
+    #[inline(always)]
     pub fn find(&self, id: u32, at: u64) -> Result<Block, Error> {
         let slab = self.get(id);
         let size = self.block_bytes(id);

@@ -13,13 +13,13 @@
 //! No lock of its own: the heap's.
 
 use super::bins::Bins;
-use super::node::{Kind, NIL, NodeId, Nodes};
+use super::node::{Kind, NIL, Node, NodeId, Nodes};
 use super::size::{WINDOW, round_down, round_up};
 use crate::base::bits::BitTree;
 use std::collections::BTreeMap;
 
-/// Windows in one leaf of the page map.
-const LEAF: usize = 1024;
+/// Windows of a group, whose entries share a cache line.
+const GROUP: usize = 16;
 
 /// One reserved range.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub struct Range {
     /// Its first node.
     pub first: NodeId,
     slots: Vec<u32>,
-    /// Windows with an entry.
-    entries: BitTree,
-    /// Windows in each leaf: fewer than `LEAF` in a range that has fewer, so that a segment's books are small.
-    leaf: usize,
-    leaves: Vec<Option<Box<[NodeId]>>>,
+    /// The entry of each window, plus one: 0 is none, so that a range's entries are memory that is zero from the system
+    /// and is not there until it is written.
+    groups: Vec<[u32; GROUP]>,
+    /// Groups in which a window has an entry.
+    named: BitTree,
 }
 
 /// All ranges of a pool.
@@ -103,7 +103,7 @@ impl Space {
     }
 
     fn insert_range(&mut self, base: u64, bytes: u64, kind: Kind) -> NodeId {
-        let first = self.nodes.add(base, bytes, kind);
+        let first = self.nodes.add(Node::new(base, bytes, kind));
         let windows = (round_up(base + bytes, WINDOW) - round_down(base, WINDOW)) / WINDOW;
         let windows = windows as usize;
         let at = self.ranges.partition_point(|range| range.base < base);
@@ -114,12 +114,11 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                entries: BitTree::new(windows),
-                leaf: windows.min(LEAF),
-                leaves: vec![None; windows.div_ceil(LEAF)],
+                groups: vec![[0; GROUP]; windows.div_ceil(GROUP)],
+                named: BitTree::new(windows.div_ceil(GROUP)),
             },
         );
-        self.note_start(first);
+        self.note_start(first, base);
         first
     }
 
@@ -130,11 +129,15 @@ impl Space {
 
     /// The range that holds an address.
     pub fn range_of(&self, at: u64) -> Option<usize> {
-        let index = self
-            .ranges
-            .partition_point(|range| range.base <= at)
-            .checked_sub(1)?;
-        (at - self.ranges[index].base < self.ranges[index].bytes).then_some(index)
+        let index = match self.ranges.len() {
+            1 => 0, // as in most pools
+            _ => self
+                .ranges
+                .partition_point(|range| range.base <= at)
+                .checked_sub(1)?,
+        };
+        let range = self.ranges.get(index)?;
+        (at.wrapping_sub(range.base) < range.bytes).then_some(index)
     }
 
     /// The mapping that backs the slot at an address of the pool, NIL if none.
@@ -166,11 +169,7 @@ impl Space {
         let mut id = range.entry(window);
         if id == NIL || self.nodes[id].start > at {
             // the node began before this window: it is the last that starts in the closest window with any
-            let before = range
-                .entries
-                .at_or_below(window - 1)
-                .expect("a node starts with the range");
-            id = range.entry(before);
+            id = range.entry_below(window);
         }
         while self.nodes[id].end() <= at {
             id = self.nodes[id].next;
@@ -185,29 +184,30 @@ impl Space {
     /// Cuts a node in two at an address inside it; the upper part is a new node of the same kind, owner and
     /// `seq`. Neither part is put on any list, and the caller has taken the node off those it was on.
     pub fn split(&mut self, id: NodeId, at: u64) -> NodeId {
-        let (start, end, next) = (self.nodes[id].start, self.nodes[id].end(), self.nodes[id].next);
-        debug_assert!(start < at && at < end);
-        let upper = self.nodes.add(at, end - at, self.nodes[id].kind);
-        self.nodes[id].len = at - start;
-        self.nodes[upper].owner = self.nodes[id].owner;
-        self.nodes[upper].seq = self.nodes[id].seq;
-        self.nodes[upper].prev = id;
-        self.nodes[upper].next = next;
+        let node = &mut self.nodes[id];
+        debug_assert!(node.start < at && at < node.end());
+        let mut rest = Node::new(at, node.end() - at, node.kind);
+        (rest.owner, rest.seq) = (node.owner, node.seq);
+        (rest.prev, rest.next) = (id, node.next);
+        node.len = at - node.start;
+        let next = node.next;
+        let upper = self.nodes.add(rest);
         self.nodes[id].next = upper;
         if next != NIL {
             self.nodes[next].prev = upper;
         }
-        self.note_start(upper);
+        self.note_start(upper, at);
         upper
     }
 
     /// Joins a node with the one after it; the lower one stays. Neither is on a list.
     pub fn merge(&mut self, lower: NodeId) {
         let upper = self.nodes[lower].next;
-        self.forget_start(upper);
-        let (len, next) = (self.nodes[upper].len, self.nodes[upper].next);
-        self.nodes[lower].len += len;
-        self.nodes[lower].next = next;
+        let &Node { start, len, next, .. } = &self.nodes[upper];
+        self.forget_start(upper, start, start + len, next);
+        let node = &mut self.nodes[lower];
+        node.len += len;
+        node.next = next;
         if next != NIL {
             self.nodes[next].prev = lower;
         }
@@ -267,8 +267,7 @@ impl Space {
     }
 
     /// A node begins here: the window's entry may have to name it.
-    fn note_start(&mut self, id: NodeId) {
-        let start = self.nodes[id].start;
+    fn note_start(&mut self, id: NodeId, start: u64) {
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
         let window = range.window(start);
@@ -278,14 +277,13 @@ impl Space {
         }
     }
 
-    /// A node is about to go: if its window's entry names it, the next one takes its place.
-    fn forget_start(&mut self, id: NodeId) {
-        let (start, next) = (self.nodes[id].start, self.nodes[id].next);
+    /// The node from `start` to `end` is about to go: if its window's entry names it, the next one takes its place.
+    fn forget_start(&mut self, id: NodeId, start: u64, end: u64, next: NodeId) {
         let index = self.range_of(start).expect("an address of the pool");
         let range = &mut self.ranges[index];
         let window = range.window(start);
         if range.entry(window) == id {
-            let same = next != NIL && range.window(self.nodes[next].start) == window;
+            let same = next != NIL && range.window(end) == window;
             range.set_entry(window, if same { next } else { NIL });
         }
     }
@@ -318,14 +316,18 @@ impl Space {
                 id = node.next;
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
-            let last = range.window(range.base + range.bytes - 1);
-            let (mut from, mut mapped) = (last + 1, BTreeMap::new());
-            while let Some(window) = from
+            let mut mapped = BTreeMap::new();
+            let mut groups = range.groups.len();
+            while let Some(group) = groups
                 .checked_sub(1)
-                .and_then(|below| range.entries.at_or_below(below))
+                .and_then(|below| range.named.at_or_below(below))
             {
-                mapped.insert(window, range.entry(window));
-                from = window;
+                let windows = group * GROUP..(group + 1) * GROUP;
+                let named = windows.filter(|&window| range.entry(window) != NIL);
+                let before = mapped.len();
+                mapped.extend(named.map(|window| (window, range.entry(window))));
+                assert!(mapped.len() > before, "group {group} has an entry");
+                groups = group;
             }
             assert_eq!(
                 mapped, entries,
@@ -340,23 +342,40 @@ impl Range {
     /// Which window an address lies in. Windows are aligned in the address space, wherever the range begins: a slab's
     /// run covers whole ones.
     fn window(&self, at: u64) -> usize {
-        ((at - round_down(self.base, WINDOW)) / WINDOW) as usize
+        (at / WINDOW - self.base / WINDOW) as usize
     }
 
     fn entry(&self, window: usize) -> NodeId {
-        self.leaves[window / LEAF]
-            .as_ref()
-            .map_or(NIL, |leaf| leaf[window % LEAF])
+        self.groups[window / GROUP][window % GROUP].wrapping_sub(1)
     }
 
     fn set_entry(&mut self, window: usize, id: NodeId) {
-        if id == NIL {
-            self.entries.remove(window);
-        } else {
-            self.entries.insert(window);
+        let group = &mut self.groups[window / GROUP];
+        group[window % GROUP] = id.wrapping_add(1);
+        if id != NIL {
+            self.named.insert(window / GROUP);
+        } else if group.iter().fold(0, |any, entry| any | entry) == 0 {
+            self.named.remove(window / GROUP);
         }
-        let leaf = self.leaf;
-        self.leaves[window / LEAF].get_or_insert_with(|| vec![NIL; leaf].into())[window % LEAF] = id;
+    }
+
+    /// The entry of the closest window below that has one.
+    fn entry_below(&self, window: usize) -> NodeId {
+        let last_of = |entries: &[u32]| {
+            entries
+                .iter()
+                .rev()
+                .find(|&&entry| entry != 0)
+                .map(|entry| entry - 1)
+        };
+        let group = window / GROUP;
+        last_of(&self.groups[group][..window % GROUP]).unwrap_or_else(|| {
+            let below = group
+                .checked_sub(1)
+                .and_then(|group| self.named.at_or_below(group));
+            let entry = last_of(&self.groups[below.expect("a node starts with the range")]);
+            entry.expect("a group of the tree has an entry")
+        })
     }
 }
 
@@ -385,5 +404,49 @@ mod tests {
         space.validate();
         assert_eq!(space.nodes.count(), 1);
         assert!(space.has_void(64 * SLOT));
+    }
+
+    #[test]
+    fn finds_what_an_ordered_map_finds() {
+        let (base, bytes) = (SLOT + 512, 300 * SLOT);
+        let mut space = Space::new(SLOT);
+        let first = space.add_segment(base, bytes, 0);
+        space.nodes[first].kind = Kind::Live;
+        let mut model = BTreeMap::from([(base, first)]);
+        let mut random = 1u64;
+        let mut below = |most: u64| {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (random >> 33) % most
+        };
+        let node_at = |model: &BTreeMap<u64, NodeId>, at| *model.range(..=at).next_back().unwrap().1;
+        for step in 0..20_000 {
+            let at = base + below(bytes / 512) * 512;
+            let id = node_at(&model, at);
+            let (start, next) = (space.nodes[id].start, space.nodes[id].next);
+            // pieces become many, then few again, so that some lie close and some groups are empty
+            if start != at && (step / 2000 % 2 == 0 || below(8) == 0) {
+                model.insert(at, space.split(id, at));
+            } else if next != NIL {
+                model.remove(&space.nodes[next].start);
+                space.merge(id);
+            }
+            let ask = base + below(bytes);
+            let id = node_at(&model, ask);
+            let exact = space.nodes[id].start == ask;
+            assert_eq!(
+                space.find(ask),
+                if exact {
+                    Found::Start(id)
+                } else {
+                    Found::Inside(id)
+                }
+            );
+            assert_eq!(space.find(space.nodes[id].start), Found::Start(id));
+        }
+        space.validate();
+        assert_eq!(space.find(base - 1), Found::Outside);
+        assert_eq!(space.find(base + bytes), Found::Outside);
     }
 }

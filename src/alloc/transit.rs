@@ -166,7 +166,8 @@ impl Heap {
         };
         let (owner, seq) = (self.space.nodes[id].owner, self.space.nodes[id].seq);
         let piece = self.cut_free(id, at + lo, at + hi);
-        self.pages.leave_home(mapping, hi - lo, (owner, seq));
+        let user = (!self.is_complete(owner, seq)).then_some((owner, seq));
+        self.pages.leave_home(mapping, hi - lo, user);
         self.space.set_unbacked(piece, Kind::Hole);
         self.stats.idle += hi - lo;
         owner

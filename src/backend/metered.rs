@@ -109,6 +109,9 @@ impl Backend for Metered {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
     }
+    fn is_built_in(&self, stream: StreamHandle) -> bool {
+        self.inner.is_built_in(stream)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);
         self.inner.record(stream)

@@ -118,6 +118,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Is this a stream that is always there? The pool may then record an event on it at any time, if `timeline` still
+    /// gives what it gave before.
+    fn is_built_in(&self, _stream: StreamHandle) -> bool {
+        false
+    }
+
     /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError>;
 

@@ -59,10 +59,10 @@ pub struct weir_pool_options {
     /// 0 or 1: each thread keeps blocks that it freed for its next requests on the same stream; such calls take no
     /// lock. What threads keep serves any request of the pool before the pool grows. Default: 1.
     pub thread_caches: i32,
-    /// 0 or 1: the program promises to call weir_stream_changed whenever the handle of a stream that it named to this
-    /// pool comes to mean something else: the stream is destroyed, begins to be captured or ceases to be. The driver is
-    /// then not asked at each call, which is most of what a call costs. Built-in streams must be named with the
-    /// pool's context current. Default: 0.
+    /// 0 or 1: the program promises to call weir_stream_changed before it destroys or captures a stream that it named to
+    /// this pool, and names the built-in streams with the context of the pool's device current. The driver is then not
+    /// asked at each call, and an event is recorded when somebody needs one and not at each free, which is most of what a
+    /// call costs. Default: 0.
     pub declared_streams: i32,
 }
 

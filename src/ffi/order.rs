@@ -31,9 +31,10 @@ pub unsafe extern "C" fn weir_stream_wait_event(stream: weir_stream, event: weir
     })
 }
 
-/// Says that the handle `stream` comes to mean something else: the stream is destroyed, begins to be captured (also by
-/// waiting for an event of a capture), or ceases to be captured. Call it before or after that, but before the next call
-/// that names the stream to a pool with `declared_streams`. Other pools find out by themselves. Any handle is fine.
+/// Says that a stream is about to be destroyed, or to be captured (also by waiting for an event of a capture). A pool
+/// with `declared_streams` then no longer touches the stream, and keeps nothing for it, until a call names it again; no
+/// call may name it between this one and what it announces. Other pools find out by themselves. A stream that no pool
+/// knows is fine.
 ///
 /// Errors: WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]

@@ -103,11 +103,18 @@ impl Pool {
         self.config.thread_caches && !self.watched
     }
 
-    /// The handle of a stream has come to mean something else.
+    /// The handle of a stream will come to mean something else.
     pub fn stream_changed(&self, stream: StreamHandle) {
+        self.cover();
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);
+            heap.lose_reach(stream);
         }
+    }
+
+    /// May events be recorded on this stream in calls that do not name it?
+    pub(super) fn reaches(&self, stream: StreamHandle) -> bool {
+        self.config.declared_streams || self.backend.is_built_in(stream)
     }
 
     /// The caller's cache, if its stream is still the one that the call names; else it is closed.
@@ -126,34 +133,26 @@ impl Pool {
         Some(own)
     }
 
-    /// Takes back from caches what may serve a request of `len` bytes: from the caller's first, then from those of its
-    /// stream, then from all.
-    pub(super) fn flush_for(
+    /// Takes back what the calling thread keeps, until it may serve a request of `len` bytes.
+    pub(super) fn flush_own(
         &self,
         own: Option<&ThreadCache>,
-        whose: Flush,
         (len, align): (u64, u64),
         stream: Named,
     ) -> Result<bool, Error> {
+        let Some(own) = own else { return Ok(false) };
         let mut heap = self.books()?;
         let arena = index(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
-        Ok(match (whose, own) {
-            (Flush::Own, Some(own)) => heap.flush(Whose::Own(&own.cache), enough),
-            (Flush::Own, None) => false,
-            (Flush::Stream, _) => heap.flush(Whose::Stream(arena), enough),
-            (Flush::All, _) => heap.flush(Whose::All, enough),
-        })
+        Ok(heap.flush(Whose::Thread(own.cache.owner), enough))
     }
-}
 
-/// How far a request goes for memory that threads keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// Its own thread's.
-    Own,
-    /// Its stream's.
-    Stream,
-    /// All.
-    All,
+    /// Takes back what other threads keep: first those of the same stream, then all.
+    pub(super) fn flush_others(&self, (len, align): (u64, u64), stream: Named) -> Result<bool, Error> {
+        let mut heap = self.books()?;
+        let arena = index(&mut heap, stream);
+        let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
+        let any = heap.flush(Whose::Stream(arena), enough);
+        Ok(any && enough(&heap) || heap.flush(Whose::All, enough) || any)
+    }
 }

@@ -4,7 +4,6 @@
 //!
 //! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
 
-use super::cached::Flush;
 use super::{Growth, Named, Pool, ThreadCache, index, translate};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
@@ -28,6 +27,8 @@ pub(super) const PAGE_MIN: u64 = 8 << 20;
 /// with the page.
 pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
+/// A pool that holds less has a say in nobody's memory.
+const LITTLE: u64 = 128 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
@@ -130,6 +131,7 @@ impl Pool {
         let none = Named {
             handle: StreamHandle(0),
             line: None,
+            reach: false,
         };
         self.attempt(&mut grow, bytes, GRAIN, none, sources, |_, _| ())
             .map_err(|error| translate(error, StreamHandle(0)))?;
@@ -142,17 +144,19 @@ impl Pool {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
-        for whose in [Flush::Own, Flush::Stream] {
-            if self.flush_for(request.own, whose, need, request.stream)?
-                && let Some(at) = self.again(request)?
-            {
-                return Ok(Some(at));
-            }
-        }
-        let flushed = self.flush_for(None, Flush::All, need, request.stream)?;
+        let flushed = self.flush_own(request.own, need, request.stream)?;
         if (self.learn_what_is_safe(request)? || flushed)
             && let Some(at) = self.again(request)?
         {
+            return Ok(Some(at));
+        }
+        if let Some(at) = self.grow_a_little(grow, request)? {
+            return Ok(Some(at));
+        }
+        if self.flush_others(need, request.stream)? {
+            self.learn_what_is_safe(request)?;
+        }
+        if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
         if let Some(at) = self.fill(grow, request, said)? {
@@ -185,6 +189,36 @@ impl Pool {
         Ok(got)
     }
 
+    /// A pool that hardly holds anything grows before it takes from other threads what they keep.
+    fn grow_a_little(&self, grow: &mut Growth, request: Request) -> Result<Option<u64>, Error> {
+        let (len, align) = Heap::need(request.bytes, request.align);
+        let heap = self.books()?;
+        let room = LITTLE.saturating_sub(heap.stats.reserved);
+        if self.config.max_bytes != 0
+            || self.apart
+            || room < len + align
+            || !heap.others_keep(request.own.map(|own| own.cache.owner))
+        {
+            return Ok(None);
+        }
+        drop(heap);
+        let page = PAGE_MIN.max(self.backend.granularity());
+        let sources = Sources {
+            wake: false,
+            alias: false,
+            join: false,
+            create: room,
+            page_min: page,
+            page_max: page,
+        };
+        let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
+        match self.attempt(grow, len, align, request.stream, sources, serve) {
+            Ok(at) => Ok(at.flatten()),
+            Err(BackendError::OutOfMemory(_)) => Ok(None),
+            Err(error) => Err(translate(error, request.stream.handle)),
+        }
+    }
+
     /// Looks whether the request can be served by now.
     fn again(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
@@ -200,6 +234,7 @@ impl Pool {
             (heap.reuse.opportunistic, stream)
         };
         let mut any = if opportunistic {
+            self.cover();
             self.poll()
         } else {
             self.confirm(&Clock::new())

@@ -7,9 +7,12 @@ use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
 use crate::backend::{Backend, BackendError, Event};
 use crate::base::units::{EventHandle, StreamHandle};
+use std::time::{Duration, Instant};
 
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
+/// How long an event on an idle stream may take to be complete. Growth, which is what comes next, costs more.
+const NOTICE: Duration = Duration::from_micros(20);
 
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
 #[derive(Clone, Debug, Default)]
@@ -83,12 +86,16 @@ impl Pool {
         }
     }
 
-    /// Records an event that is due, in a call that names the stream. `due` was read under the heap's lock,
+    /// Records an event if one is due, in a call that names the stream. `due` was read under the heap's lock,
     /// so the event covers it.
+    #[inline]
     pub(super) fn record_if(&self, due: Option<u64>, stream: Named, index: u32) {
-        let (Some(covers), Some(_)) = (due, stream.line) else {
-            return;
-        };
+        if let (Some(covers), Some(_)) = (due, stream.line) {
+            self.record(covers, stream, index);
+        }
+    }
+
+    fn record(&self, covers: u64, stream: Named, index: u32) {
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
         let Ok(event) = self.backend.record(stream.handle) else {
             return;
@@ -118,6 +125,33 @@ impl Pool {
                 self.backend.forget(event);
             }
         }
+    }
+
+    /// Records an event on each stream within reach that has freed something no event covers, and gives the queued work
+    /// the moment that it takes to notice if there was none. Returns whether anything was recorded.
+    pub(super) fn cover(&self) -> bool {
+        let Ok(mut heap) = self.books() else { return false };
+        let uncovered = heap.uncovered();
+        drop(heap);
+        let mut newest = None;
+        for (index, line, name, covers) in uncovered {
+            // the context that makes a built-in stream this one may not be current
+            if self.backend.timeline(name) != Ok(line) {
+                continue;
+            }
+            let Ok(event) = self.backend.record(name) else {
+                continue;
+            };
+            let Ok(mut heap) = self.books() else { return false };
+            heap.add_event(index, event, covers, &mut self.stale.lock());
+            newest = Some(event);
+        }
+        let Some(event) = newest else { return false };
+        let start = Instant::now();
+        while event != Event::COMPLETE && start.elapsed() < NOTICE && self.backend.query(event) == Ok(false) {
+            std::hint::spin_loop();
+        }
+        true
     }
 
     /// Looks which events are complete, and makes what they cover everybody's. The caller holds `grow`.

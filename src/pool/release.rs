@@ -23,6 +23,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
+        self.cover();
         self.poll();
         let mut heap = self.books()?;
         heap.flush(Whose::All, |_| false);
@@ -49,6 +50,7 @@ impl Pool {
             return;
         }
         let Some(_grow) = self.grow.try_lock() else { return };
+        self.cover();
         self.poll();
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;

@@ -124,6 +124,8 @@ pub struct Setup {
     pub policies: u8,
     pub always_events: bool,
     pub watched: bool,
+    /// The program says when streams change, and the pool may touch them until then.
+    pub declared: bool,
     /// The most mappings.
     pub mappings: u64,
 }
@@ -140,6 +142,7 @@ impl Default for Setup {
             policies: 7,
             always_events: false,
             watched: false,
+            declared: false,
             mappings: 1 << 20,
         }
     }
@@ -197,6 +200,9 @@ impl Run {
         if setup.watched {
             sim.watch();
         }
+        if setup.declared {
+            sim.declare_streams();
+        }
         if setup.always_events {
             sim.always_give_events();
         }
@@ -208,6 +214,7 @@ impl Run {
             release_threshold: setup.release_threshold,
             slack: setup.slack,
             reuse: policies(setup.policies),
+            declared_streams: setup.declared,
             blocks_in_one_page: setup.pages == Pages::Apart,
             ..super::config()
         };
@@ -633,6 +640,9 @@ impl Run {
             Op::Advance { stream, items } => self.sim.advance(Run::handle(stream), items.into()),
             Op::Recreate { stream } => {
                 let place = stream % STREAMS as u8;
+                if self.pool.config().declared_streams {
+                    self.pool.stream_changed(Run::handle(place));
+                }
                 self.sim.destroy_stream(Run::handle(place));
                 self.sim.create_stream(Run::handle(place));
                 self.ages[place as usize] += 1;

@@ -9,7 +9,7 @@
 //! Work of the same block never conflicts with itself: that order is the program's own affair.
 
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir::backend::counting::Counting;
@@ -74,6 +74,8 @@ struct State {
     work: Vec<Work>,
     /// Streams that the call in progress names.
     named: Vec<StreamHandle>,
+    /// Streams that have been named and not been given up since, if the pool may touch those at any time.
+    declared: Option<HashSet<StreamHandle>>,
     waits: u64,
     peak: u64,
     /// Blocks that were announced, with their bytes.
@@ -177,7 +179,11 @@ impl Sim {
 
     /// Destroys a stream; its work goes on.
     pub fn destroy_stream(&self, handle: StreamHandle) {
-        self.state().handles.remove(&handle).expect("a live stream");
+        let mut state = self.state();
+        state.handles.remove(&handle).expect("a live stream");
+        if let Some(declared) = &mut state.declared {
+            declared.remove(&handle);
+        }
     }
 
     /// Work queued on the stream goes into a graph from now on.
@@ -215,10 +221,20 @@ impl Sim {
 
     /// Makes a call that names these streams.
     pub fn naming<T>(&self, streams: &[StreamHandle], call: impl FnOnce() -> T) -> T {
-        self.state().named = streams.to_vec();
+        let mut state = self.state();
+        state.named = streams.to_vec();
+        if let Some(declared) = &mut state.declared {
+            declared.extend(streams);
+        }
+        drop(state);
         let answer = call();
         self.state().named.clear();
         answer
+    }
+
+    /// The pool may touch streams at any time, from when a call named them until they are destroyed.
+    pub fn declare_streams(&self) {
+        self.state().declared = Some(HashSet::new());
     }
 
     /// Pool-inserted waits so far.
@@ -403,7 +419,11 @@ impl State {
     /// The stream of a handle that a pool touches.
     fn named(&self, call: &str, handle: StreamHandle) -> Option<usize> {
         assert!(
-            self.named.contains(&handle),
+            self.named.contains(&handle)
+                || self
+                    .declared
+                    .as_ref()
+                    .is_some_and(|declared| declared.contains(&handle)),
             "{call} touches {handle} in a call that names {:?}",
             self.named
         );

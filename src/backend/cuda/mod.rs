@@ -324,6 +324,10 @@ impl Backend for CudaBackend {
         self.streams.timeline(stream)
     }
 
+    fn is_built_in(&self, stream: StreamHandle) -> bool {
+        streams::is_built_in(stream)
+    }
+
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.may_ask()?;
         let named = self.streams.usable(stream)?;

@@ -38,6 +38,11 @@ const CONTEXTS: usize = 255;
 pub(super) const LEGACY: usize = 1;
 pub(super) const PER_THREAD: usize = 2;
 
+/// Is this one of the driver's own streams, which no program can destroy?
+pub(super) fn is_built_in(stream: StreamHandle) -> bool {
+    matches!(stream.0, 0 | LEGACY | PER_THREAD)
+}
+
 static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
 static LAST_TABLE: AtomicU64 = AtomicU64::new(0);
 
