@@ -6,6 +6,7 @@
 //! request that hits never waits for the driver. What was read under `heap` is read again after a call.
 
 mod apart;
+mod batch;
 mod cached;
 mod miss;
 mod order;
@@ -160,7 +161,7 @@ impl Pool {
         stream: StreamHandle,
     ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
-        let stream = self.name(stream)?;
+        let stream = self.name_beside(own, stream)?;
         let mut heap = self.books_for(stream)?;
         let index = index(&mut heap, stream);
         let own = self.still(&mut heap, own, stream);
@@ -187,54 +188,6 @@ impl Pool {
         at
     }
 
-    /// Allocates every size, or none. `out` has as many places as `sizes`.
-    pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
-        self.alloc_all(sizes, stream, out)?;
-        for (&at, &bytes) in out.iter().zip(sizes) {
-            self.announced(at, bytes);
-        }
-        Ok(())
-    }
-
-    fn alloc_all(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
-        assert_eq!(sizes.len(), out.len());
-        for &bytes in sizes {
-            check_request(bytes, 0)?;
-        }
-        let stream = self.name(stream)?;
-        for (index, &bytes) in sizes.iter().enumerate() {
-            let got = self.alloc_named(bytes, 0, stream);
-            match got {
-                Ok(at) => out[index] = at,
-                Err(error) => {
-                    let mut heap = self.books()?;
-                    for at in &mut out[..index] {
-                        let block = heap.find_block(at.0).expect("allocated above");
-                        // handed to nobody: no work can use it
-                        heap.forget_uses(block);
-                        heap.free(block, COMMON, true)?;
-                        heap.stats.allocations -= 1;
-                        heap.stats.frees -= 1;
-                        *at = Addr(0);
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn alloc_named(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
-        let mut heap = self.books_for(stream)?;
-        let index = index(&mut heap, stream);
-        if let Some(at) = heap.alloc(bytes, align, index) {
-            heap.stats.hits += 1;
-            return Ok(Addr(at));
-        }
-        drop(heap);
-        self.miss(None, bytes, align, stream)
-    }
-
     /// Frees a block: its memory is for `stream` at once, for others when ordered. Returns its size.
     pub fn free(&self, at: Addr, stream: StreamHandle) -> Result<u64, Error> {
         self.free_beside(None, at, stream)
@@ -247,7 +200,7 @@ impl Pool {
         at: Addr,
         stream: StreamHandle,
     ) -> Result<u64, Error> {
-        let Some(stream) = self.name_for_free(stream)? else {
+        let Some(stream) = self.name_for_free(own, stream)? else {
             return self.free_quietly(at);
         };
         let mut heap = self.books_for(stream)?;
@@ -263,33 +216,6 @@ impl Pool {
         }
         self.after_frees(heap, stream, index);
         Ok(bytes)
-    }
-
-    /// Frees every block, or none.
-    pub fn free_batch(
-        &self,
-        blocks: impl Iterator<Item = Addr> + Clone,
-        stream: StreamHandle,
-    ) -> Result<(), Error> {
-        let named = self.name_for_free(stream)?;
-        let usable = named.is_some();
-        let stream = named.unwrap_or(Named {
-            handle: stream,
-            line: None,
-            reach: false,
-        });
-        let mut heap = self.books_for(stream)?;
-        heap.check_batch(blocks.clone().map(|at| at.0))?;
-        let index = index(&mut heap, stream);
-        for at in blocks {
-            let block = heap.find_block(at.0)?;
-            self.part_with(at);
-            heap.free(block, index, !usable)?;
-        }
-        if usable {
-            self.after_frees(heap, stream, index);
-        }
-        Ok(())
     }
 
     /// Frees a block all use of which is over, on every stream. Returns its size.
@@ -311,8 +237,8 @@ impl Pool {
 
     /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
     #[inline(always)]
-    fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
-        match self.name(stream) {
+    fn name_for_free(&self, own: Option<&ThreadCache>, stream: StreamHandle) -> Result<Option<Named>, Error> {
+        match self.name_beside(own, stream) {
             Ok(stream) => Ok(Some(stream)),
             Err(_) if !self.backend.usable() || self.backend.is_lost() => Ok(None),
             Err(error) => Err(error),
@@ -352,28 +278,6 @@ impl Pool {
         let block = heap.find_block(at.0)?;
         if let Some(line) = stream.line {
             heap.record_use(block, line);
-        }
-        Ok(())
-    }
-
-    /// Makes `counts[i]` blocks of `sizes[i]` allocatable on `stream` without growing.
-    pub fn warmup(&self, sizes: &[u64], counts: &[u64], stream: StreamHandle) -> Result<(), Error> {
-        let total = counts.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
-        let total = total.filter(|&total| total <= 1 << 32).ok_or_else(|| {
-            Error::InvalidArgument("the counts of weir_pool_warmup add up to more than 2^32 blocks".into())
-        })?;
-        let each: Vec<u64> = sizes
-            .iter()
-            .zip(counts)
-            .flat_map(|(&bytes, &count)| std::iter::repeat_n(bytes, count as usize))
-            .collect();
-        let mut blocks = vec![Addr(0); total as usize];
-        self.alloc_all(&each, stream, &mut blocks)?;
-        let mut heap = self.books()?;
-        for at in blocks {
-            let block = heap.find_block(at.0)?;
-            heap.forget_uses(block);
-            heap.free(block, COMMON, true)?;
         }
         Ok(())
     }

@@ -128,7 +128,7 @@ const fn list_of(grains: u64) -> usize {
 
 #[inline]
 fn bump(counter: &AtomicU64) {
-    counter.store(counter.load(Relaxed) + 1, Relaxed);
+    counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 impl Cache {
@@ -210,6 +210,17 @@ impl Cache {
         self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
         bump(&self.kept);
         Some(bytes)
+    }
+
+    /// The owner puts a block back that it took and nobody had: neither is counted. False: the cache cannot keep it.
+    pub fn untake(&self, at: u64) -> bool {
+        let kept = self.keep(at).is_some();
+        if kept {
+            self.kept.store(self.kept.load(Relaxed).wrapping_sub(1), Relaxed);
+            self.taken
+                .store(self.taken.load(Relaxed).wrapping_sub(1), Relaxed);
+        }
+        kept
     }
 
     fn push(&self, kept: Kept) {

@@ -83,8 +83,9 @@ impl Heap {
         self.flush_cache(cache, &mut |_| false);
         self.caches.all.swap_remove(index);
         let counts = cache.counts();
-        self.caches.closed.taken += counts.taken;
-        self.caches.closed.kept += counts.kept;
+        let closed = &mut self.caches.closed;
+        closed.taken = closed.taken.wrapping_add(counts.taken);
+        closed.kept = closed.kept.wrapping_add(counts.kept);
         self.arena_mut(cache.arena).caches -= 1;
         self.limit_caches();
     }
@@ -181,12 +182,6 @@ impl Heap {
             cache.gate.open(Shut::Visit);
         }
         any
-    }
-
-    /// Do other threads than this one keep anything?
-    pub fn others_keep(&self, owner: Option<ThreadId>) -> bool {
-        let others = self.caches.all.iter().filter(|cache| Some(cache.owner) != owner);
-        others.into_iter().any(|cache| cache.bytes() > 0)
     }
 
     /// Takes back the long blocks that a thread keeps, one on each of its streams.
@@ -316,16 +311,20 @@ impl Heap {
         let mut counts = self.caches.closed;
         for cache in &self.caches.all {
             let each = cache.counts();
-            counts.taken += each.taken;
-            counts.kept += each.kept;
+            counts.taken = counts.taken.wrapping_add(each.taken);
+            counts.kept = counts.kept.wrapping_add(each.kept);
         }
         let kept = self.bytes_of_kept().min(stats.used);
         stats.used -= kept;
         stats.cached += kept;
         stats.used_peak = stats.used_peak.max(stats.used);
-        stats.allocations += counts.taken;
-        stats.hits += counts.taken;
-        stats.frees += counts.kept - self.caches.flushed;
+        // a batch that is taken back may take back more than was taken
+        stats.allocations = stats.allocations.wrapping_add(counts.taken);
+        stats.hits = stats.hits.wrapping_add(counts.taken);
+        stats.frees = stats
+            .frees
+            .wrapping_add(counts.kept)
+            .wrapping_sub(self.caches.flushed);
         stats
     }
 

@@ -390,7 +390,10 @@ pub unsafe extern "C" fn weir_pool_alloc_batch(
         let mut blocks = vec![Addr::default(); count];
         serve(handle, |pool| {
             let on = self::stream(stream);
-            pool.alloc_batch(widen(sizes), on, &mut blocks)?;
+            threads::beside(handle, on, |own| {
+                pool.alloc_batch_beside(own, widen(sizes), on, &mut blocks)
+            })?;
+            threads::consider(pool, handle, on);
             if watched(pool) {
                 let in_flight = order::is_host_stream(on);
                 blocks

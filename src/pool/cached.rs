@@ -29,7 +29,7 @@ fn this_thread() -> ThreadId {
 pub struct ThreadCache {
     pub(super) cache: Arc<Cache>,
     backend: Arc<dyn Backend>,
-    stream: StreamHandle,
+    stream: Named,
     line: Timeline,
     /// The program says when the stream's handle comes to mean something else.
     declared: bool,
@@ -64,7 +64,7 @@ impl ThreadCache {
     fn stream_is_the_same(&self) -> bool {
         match self.declared {
             true => self.backend.usable(),
-            false => self.backend.timeline(self.stream) == Ok(self.line),
+            false => self.backend.timeline(self.stream.handle) == Ok(self.line),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Pool {
         Some(ThreadCache {
             cache: heap.open_cache(this_thread(), stream, arena)?,
             backend: self.backend.inner().clone(),
-            stream,
+            stream: named,
             line,
             declared: self.config.declared_streams,
         })
@@ -115,6 +115,19 @@ impl Pool {
     /// May events be recorded on this stream in calls that do not name it?
     pub(super) fn reaches(&self, stream: StreamHandle) -> bool {
         self.config.declared_streams || self.backend.is_built_in(stream)
+    }
+
+    /// Who is this? The cache knows where the program declares its streams.
+    #[inline(always)]
+    pub(super) fn name_beside(
+        &self,
+        own: Option<&ThreadCache>,
+        stream: StreamHandle,
+    ) -> Result<Named, Error> {
+        match own {
+            Some(own) if own.declared && !own.is_ended() && self.backend.usable() => Ok(own.stream),
+            _ => self.name(stream),
+        }
     }
 
     /// The caller's cache, if its stream is still the one that the call names; else it is closed.

@@ -189,16 +189,13 @@ impl Pool {
         Ok(got)
     }
 
-    /// A pool that hardly holds anything grows before it takes from other threads what they keep.
+    /// A pool that hardly holds anything grows before it takes from threads what they keep.
     fn grow_a_little(&self, grow: &mut Growth, request: Request) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let heap = self.books()?;
         let room = LITTLE.saturating_sub(heap.stats.reserved);
-        if self.config.max_bytes != 0
-            || self.apart
-            || room < len + align
-            || !heap.others_keep(request.own.map(|own| own.cache.owner))
-        {
+        let most = self.config.max_bytes;
+        if most != 0 || self.apart || room < len + align || heap.bytes_of_kept() == 0 {
             return Ok(None);
         }
         drop(heap);

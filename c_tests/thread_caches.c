@@ -1,0 +1,131 @@
+/* What a thread frees serves its next requests; it is no leak, comes back when the thread ends, and others get it when
+ * they need it. */
+#include "check.h"
+#include <pthread.h>
+
+enum { ROUNDS = 200 };
+
+static weir_pool *shared;
+
+static weir_pool *host_pool(uint64_t most, int declared) {
+    weir_pool_options options;
+    weir_pool *pool;
+    CHECK_OK(weir_pool_options_init(&options, sizeof options));
+    options.memory = WEIR_MEMORY_HOST;
+    options.max_bytes = most;
+    options.declared_streams = declared;
+    CHECK_OK(weir_pool_create(&options, &pool));
+    return pool;
+}
+
+/* Enough calls that the thread has a cache, which at the end keeps some blocks. */
+static void come_and_go(weir_pool *pool, weir_stream stream) {
+    static const size_t sizes[] = {100, 3 * KiB, 40 * KiB, 200 * KiB, 3 * MiB};
+    void *ptrs[5];
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 5; i++) {
+            CHECK_OK(weir_pool_alloc(pool, sizes[i], stream, &ptrs[i]));
+        }
+        for (int i = 0; i < 5; i++) {
+            CHECK_OK(weir_pool_free(pool, ptrs[i], stream));
+        }
+    }
+    weir_pool_stats stats = CHECK_STATS(pool);
+    CHECK(stats.cache_hits >= ROUNDS);
+}
+
+static void reuse(weir_pool *pool, weir_stream stream) {
+    come_and_go(pool, stream);
+    void *first, *second;
+    CHECK_OK(weir_pool_alloc(pool, 5000, stream, &first));
+    CHECK_OK(weir_pool_free(pool, first, stream));
+    CHECK_OK(weir_pool_alloc(pool, 5000, stream, &second));
+    CHECK(first == second);
+    CHECK_OK(weir_pool_free(pool, second, stream));
+    CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free(pool, second, stream));
+    CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_record_stream(pool, second, stream));
+    CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
+}
+
+static void *worker(void *arg) {
+    (void)arg;
+    come_and_go(shared, NULL);
+    void *mine;
+    CHECK_OK(weir_pool_alloc(shared, 1000, NULL, &mine));
+    return mine;
+}
+
+static void threads(void) {
+    shared = host_pool(16 * MiB, 0);
+    void *all, *theirs[4];
+    pthread_t ids[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQUAL(pthread_create(&ids[i], NULL, worker, NULL), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQUAL(pthread_join(ids[i], &theirs[i]), 0);
+    }
+    CHECK_EQUAL(CHECK_STATS(shared).used_bytes, 4 * 1024);
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(weir_pool_free(shared, theirs[i], NULL));
+    }
+    come_and_go(shared, NULL);
+    CHECK_OK(weir_pool_alloc(shared, 16 * MiB, NULL, &all)); /* all that any thread ever kept */
+    CHECK_OK(weir_pool_free(shared, all, NULL));
+    CHECK_OK(weir_pool_squeeze(shared, NULL));
+    CHECK_EQUAL(CHECK_STATS(shared).reserved_bytes, 0);
+    come_and_go(shared, NULL);
+    CHECK_OK(weir_pool_destroy(shared)); /* what is kept is no live block */
+    CHECK_STATUS(WEIR_ERROR_POOL_DESTROYED, weir_pool_alloc(shared, 100, NULL, &all));
+}
+
+static void declared(void) {
+    weir_pool *pool = host_pool(0, 1);
+    weir_stream stream;
+    CHECK_OK(weir_host_stream_create(&stream));
+    reuse(pool, stream);
+    CHECK_OK(weir_stream_changed(stream));
+    CHECK_OK(weir_host_stream_destroy(stream));
+    CHECK_OK(weir_host_stream_create(&stream));
+    reuse(pool, stream);
+    CHECK_OK(weir_stream_changed(stream));
+    CHECK_OK(weir_stream_changed(NULL));
+    CHECK_OK(weir_host_stream_destroy(stream));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void without(void) {
+    weir_pool_options options;
+    weir_pool *pool;
+    void *ptr;
+    CHECK_OK(weir_pool_options_init(&options, sizeof options));
+    options.memory = WEIR_MEMORY_HOST;
+    options.thread_caches = 2;
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_create(&options, &pool));
+    CHECK_SAYS("thread_caches");
+    options.thread_caches = 0;
+    CHECK_OK(weir_pool_create(&options, &pool));
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK_OK(weir_pool_alloc(pool, 5000, NULL, &ptr));
+        CHECK_OK(weir_pool_free(pool, ptr, NULL));
+        CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
+    }
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+int main(void) {
+    weir_pool *pool = host_pool(0, 0);
+    reuse(pool, NULL);
+    CHECK_OK(weir_pool_destroy(pool));
+    threads();
+    declared();
+    without();
+    /* A cache outlives its pool, and the next pool has its own. */
+    pool = host_pool(0, 0);
+    come_and_go(pool, NULL);
+    CHECK_OK(weir_finalize());
+    pool = host_pool(0, 0);
+    reuse(pool, NULL);
+    CHECK_OK(weir_pool_destroy(pool));
+    return check_end();
+}

@@ -1,0 +1,148 @@
+//! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
+
+use super::{Named, Pool, ThreadCache, check_request, index};
+use crate::alloc::heap::Heap;
+use crate::alloc::order::COMMON;
+use crate::base::error::Error;
+use crate::base::lock::RankedGuard;
+use crate::base::units::{Addr, StreamHandle};
+
+impl Pool {
+    /// Allocates every size, or none. `out` has as many places as `sizes`.
+    pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
+        self.alloc_batch_beside(None, sizes, stream, out)
+    }
+
+    /// The same for a thread that has a cache for the stream.
+    pub fn alloc_batch_beside(
+        &self,
+        own: Option<&ThreadCache>,
+        sizes: &[u64],
+        stream: StreamHandle,
+        out: &mut [Addr],
+    ) -> Result<(), Error> {
+        self.alloc_all(own, sizes, stream, out)?;
+        for (&at, &bytes) in out.iter().zip(sizes) {
+            self.announced(at, bytes);
+        }
+        Ok(())
+    }
+
+    fn alloc_all(
+        &self,
+        own: Option<&ThreadCache>,
+        sizes: &[u64],
+        stream: StreamHandle,
+        out: &mut [Addr],
+    ) -> Result<(), Error> {
+        assert_eq!(sizes.len(), out.len());
+        for &bytes in sizes {
+            check_request(bytes, 0)?;
+        }
+        let stream = self.name_beside(own, stream)?;
+        let mut heap = self.books_for(stream)?;
+        let own = self.still(&mut heap, own, stream);
+        let mut held = Some(heap);
+        for (number, &bytes) in sizes.iter().enumerate() {
+            match self.alloc_next(&mut held, own, bytes, stream) {
+                Ok(at) => out[number] = at,
+                Err(error) => {
+                    drop(held);
+                    self.take_again(own, &mut out[..number])?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next block of a batch. The books stay locked from one to the next as long as they can serve.
+    fn alloc_next<'a>(
+        &'a self,
+        held: &mut Option<RankedGuard<'a, Heap>>,
+        own: Option<&ThreadCache>,
+        bytes: u64,
+        stream: Named,
+    ) -> Result<Addr, Error> {
+        if let Some(at) = own.and_then(|own| own.cache.take(bytes, 0)) {
+            return Ok(Addr(at));
+        }
+        let heap = match held {
+            Some(heap) => heap,
+            None => held.insert(self.books_for(stream)?),
+        };
+        let index = index(heap, stream);
+        if let Some(at) = heap.alloc(bytes, 0, index) {
+            heap.stats.hits += 1;
+            return Ok(Addr(at));
+        }
+        *held = None;
+        self.miss(own, bytes, 0, stream)
+    }
+
+    /// Takes blocks back that were handed to nobody, as if they had never been allocated.
+    fn take_again(&self, own: Option<&ThreadCache>, blocks: &mut [Addr]) -> Result<(), Error> {
+        let mut heap = self.books()?;
+        for at in blocks {
+            if !own.is_some_and(|own| own.cache.untake(at.0)) {
+                let block = heap.find_block(at.0).expect("allocated above");
+                // no work can use it
+                heap.forget_uses(block);
+                heap.free(block, COMMON, true)?;
+                heap.stats.allocations -= 1;
+                heap.stats.frees -= 1;
+            }
+            *at = Addr(0);
+        }
+        Ok(())
+    }
+
+    /// Frees every block, or none.
+    pub fn free_batch(
+        &self,
+        blocks: impl Iterator<Item = Addr> + Clone,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let named = self.name_for_free(None, stream)?;
+        let usable = named.is_some();
+        let stream = named.unwrap_or(Named {
+            handle: stream,
+            line: None,
+            reach: false,
+        });
+        let mut heap = self.books_for(stream)?;
+        heap.check_batch(blocks.clone().map(|at| at.0))?;
+        let index = index(&mut heap, stream);
+        for at in blocks {
+            let block = heap.find_block(at.0)?;
+            self.part_with(at);
+            heap.free(block, index, !usable)?;
+        }
+        if usable {
+            self.after_frees(heap, stream, index);
+        }
+        Ok(())
+    }
+
+    /// Makes `counts[i]` blocks of `sizes[i]` allocatable on `stream` without growing.
+    pub fn warmup(&self, sizes: &[u64], counts: &[u64], stream: StreamHandle) -> Result<(), Error> {
+        let total = counts.iter().try_fold(0u64, |sum, &count| sum.checked_add(count));
+        let total = total.filter(|&total| total <= 1 << 32).ok_or_else(|| {
+            Error::InvalidArgument("the counts of weir_pool_warmup add up to more than 2^32 blocks".into())
+        })?;
+        let each: Vec<u64> = sizes
+            .iter()
+            .zip(counts)
+            .flat_map(|(&bytes, &count)| std::iter::repeat_n(bytes, count as usize))
+            .collect();
+        let mut blocks = vec![Addr(0); total as usize];
+        self.alloc_all(None, &each, stream, &mut blocks)?;
+        let mut heap = self.books()?;
+        for at in blocks {
+            let block = heap.find_block(at.0)?;
+            heap.forget_uses(block);
+            heap.free(block, COMMON, true)?;
+        }
+        Ok(())
+    }
+}

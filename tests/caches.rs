@@ -1,0 +1,275 @@
+//! What threads keep: it is found by whoever needs it, freed once, and never in two hands.
+
+mod common;
+
+use common::random::Random;
+use common::{K, M, config, limited};
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use weir::backend::counting::Counting;
+use weir::base::error::Error;
+use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
+use weir::pool::{Attribute, Pool, ThreadCache};
+
+const STREAM: StreamHandle = StreamHandle(1);
+
+fn pool(config: Config) -> Pool {
+    Pool::new(config, Counting::new(true)).expect("a pool")
+}
+
+fn cache(pool: &Pool) -> ThreadCache {
+    pool.open_cache(STREAM).expect("a cache")
+}
+
+fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64) -> Result<Addr, Error> {
+    match cache.alloc(bytes, 0) {
+        Some(at) => Ok(at),
+        None => pool.alloc_beside(Some(cache), bytes, 0, STREAM),
+    }
+}
+
+fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
+    match cache.free(at) {
+        Some(bytes) => Ok(bytes),
+        None => pool.free_beside(Some(cache), at, STREAM),
+    }
+}
+
+/// Blocks of all kinds of length, freed into the cache. Gives their bytes.
+fn fill(pool: &Pool, cache: &ThreadCache) -> u64 {
+    let sizes = [100, 3 * K, 30 * K, 40 * K, 200 * K, 256 * K];
+    let blocks = sizes.map(|bytes| alloc(pool, cache, bytes).expect("a block"));
+    let kept = blocks.map(|at| cache.free(at).expect("it keeps such blocks"));
+    kept.iter().sum()
+}
+
+#[test]
+fn a_kept_block_serves_the_next_request_of_its_length() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    for bytes in [0, 1, 256, 5000, 32 * K, 33 * K, 100 * K, 256 * K, M, 100 * M] {
+        let at = alloc(&pool, &cache, bytes).expect("a block");
+        let size = pool.block_size(at).expect("it is live");
+        let before = pool.stats().expect("stats");
+        assert_eq!(cache.free(at), Some(size), "{bytes}");
+        let kept = pool.stats().expect("stats");
+        assert_eq!((kept.used, kept.frees), (before.used - size, before.frees + 1));
+        assert_eq!(kept.cached, before.cached + size);
+        assert_eq!(pool.block_size(at), None, "it is not live");
+        assert_eq!(cache.alloc(bytes, 0), Some(at), "{bytes}");
+        let again = pool.stats().expect("stats");
+        assert_eq!((again.used, again.hits), (before.used, before.hits + 1));
+        pool.validate();
+        assert_eq!(free(&pool, &cache, at), Ok(size));
+    }
+}
+
+#[test]
+fn a_kept_block_is_not_freed_again() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    for bytes in [1000, 50 * K, 5 * M] {
+        let at = alloc(&pool, &cache, bytes).expect("a block");
+        assert!(cache.free(at).is_some());
+        let twice = Err(Error::DoubleFree(at));
+        assert_eq!(free(&pool, &cache, at), twice);
+        assert_eq!(pool.free_synced(at), twice);
+        assert_eq!(pool.record_stream(at, STREAM), Err(Error::DoubleFree(at)));
+        assert_eq!(
+            pool.free_batch([at].into_iter(), STREAM),
+            Err(Error::DoubleFree(at))
+        );
+        assert!(cache.free(Addr(at.0 + 256)).is_none(), "nor is its middle");
+        pool.validate();
+    }
+}
+
+#[test]
+fn what_is_kept_is_no_leak_and_comes_back_when_it_is_needed() {
+    let pool = pool(limited(64 * M));
+    let cache = cache(&pool);
+    assert!(fill(&pool, &cache) > 500 * K);
+    let whole = alloc(&pool, &cache, 64 * M).expect("all of the memory, what was kept included");
+    assert!(free(&pool, &cache, whole).is_ok());
+    let kept = fill(&pool, &cache);
+    assert_eq!(pool.squeeze(), Ok(64 * M), "{kept} B that were kept went, too");
+    assert_eq!(pool.stats().expect("stats").reserved, 0);
+    fill(&pool, &cache);
+    assert_eq!(pool.trim(0), Ok(()));
+    assert_eq!(pool.stats().expect("stats").reserved, 0);
+    fill(&pool, &cache);
+    assert_eq!(pool.end().blocks, 0);
+    assert!(cache.is_ended() && cache.alloc(100, 0).is_none() && cache.free(Addr(4096)).is_none());
+}
+
+#[test]
+fn memory_comes_from_another_threads_cache() {
+    let pool = pool(limited(32 * M));
+    let theirs = cache(&pool);
+    fill(&pool, &theirs);
+    let long = alloc(&pool, &theirs, 20 * M).expect("a block");
+    assert!(theirs.free(long).is_some());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let own = cache(&pool);
+            let whole = alloc(&pool, &own, 32 * M).expect("all of the memory");
+            assert!(free(&pool, &own, whole).is_ok());
+        });
+    });
+    pool.validate();
+}
+
+#[test]
+fn above_the_release_threshold_nothing_is_kept() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    fill(&pool, &cache);
+    assert_eq!(pool.set_attribute(Attribute::ReleaseThreshold, 0), Ok(()));
+    let at = alloc(&pool, &cache, 5000).expect("a block");
+    assert!(cache.free(at).is_none(), "it is for the heap");
+    assert!(free(&pool, &cache, at).is_ok());
+    assert!(cache.alloc(5000, 0).is_none() && cache.alloc(40 * K, 0).is_none());
+    assert_eq!(pool.set_attribute(Attribute::ReleaseThreshold, u64::MAX), Ok(()));
+    fill(&pool, &cache);
+    pool.validate();
+}
+
+#[test]
+fn a_stream_that_changes_keeps_nothing() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    fill(&pool, &cache);
+    pool.stream_changed(StreamHandle(2));
+    assert!(
+        cache.alloc(100, 0).is_some(),
+        "another stream's change is no concern"
+    );
+    pool.stream_changed(STREAM);
+    assert!(cache.is_ended() && cache.alloc(3 * K, 0).is_none());
+    let stats = pool.stats().expect("stats");
+    assert_eq!(stats.allocations - stats.frees, 1);
+    pool.validate();
+}
+
+#[test]
+fn a_full_cache_makes_room_and_keeps_on() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let blocks: Vec<Addr> = (0..10_000)
+        .map(|_| alloc(&pool, &cache, 256).expect("a block"))
+        .collect();
+    for at in blocks {
+        assert!(free(&pool, &cache, at).is_ok());
+    }
+    pool.validate();
+    let stats = pool.stats().expect("stats");
+    assert_eq!((stats.used, stats.allocations), (0, stats.frees));
+    for _ in 0..1000 {
+        assert!(cache.alloc(256, 0).is_some());
+    }
+}
+
+/// Threads free each other's blocks, and each block twice at about the same time: one of the two fails. Meanwhile
+/// others look into the caches.
+#[test]
+fn of_two_frees_of_a_block_one_succeeds() {
+    let pool = pool(config());
+    let handed: [Mutex<Vec<Addr>>; 2] = Default::default();
+    let (stop, live) = (AtomicBool::new(false), Mutex::new(HashSet::new()));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2u64)
+            .map(|me| {
+                let (pool, handed, live) = (&pool, &handed, &live);
+                scope.spawn(move || {
+                    let cache = cache(pool);
+                    let mut random = Random(me + 1);
+                    let mut freed = 0u64;
+                    for _ in 0..30_000 {
+                        let bytes = random.log_uniform(19);
+                        let at = alloc(pool, &cache, bytes).expect("a block");
+                        assert!(live.lock().unwrap().insert(at), "{at} is in two hands");
+                        for list in handed {
+                            list.lock().unwrap().push(at);
+                        }
+                        let next = |random: &mut Random| {
+                            let mut mine = handed[me as usize].lock().unwrap();
+                            (mine.len() > 20).then(|| {
+                                let index = random.below(mine.len() as u64) as usize;
+                                mine.swap_remove(index)
+                            })
+                        };
+                        while let Some(at) = next(&mut random) {
+                            // whoever comes first takes it out of the set; the other one finds no live block of that name
+                            if live.lock().unwrap().remove(&at) {
+                                assert!(free(pool, &cache, at).is_ok());
+                                freed += 1;
+                            }
+                        }
+                    }
+                    pool.close_cache(&cache);
+                    freed
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                pool.trim(64 * M).expect("a trim");
+                let stats = pool.stats().expect("stats");
+                assert_eq!(
+                    stats.reserved,
+                    stats.used + stats.cached + stats.free + stats.pending + stats.idle
+                );
+            }
+        });
+        let freed: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(freed, pool.stats().expect("stats").frees);
+    });
+    pool.validate();
+    let stats = pool.stats().expect("stats");
+    assert_eq!(
+        stats.allocations - stats.frees,
+        live.into_inner().unwrap().len() as u64
+    );
+}
+
+/// The same block is freed by two threads at once, thousands of times.
+#[test]
+fn a_race_to_free_a_block_has_one_winner() {
+    let pool = pool(config());
+    let barrier = std::sync::Barrier::new(2);
+    let target = Mutex::new(Addr(0));
+    let wins: Vec<u64> = thread::scope(|scope| {
+        let racers: Vec<_> = (0..2)
+            .map(|me| {
+                let (pool, barrier, target) = (&pool, &barrier, &target);
+                scope.spawn(move || {
+                    let cache = cache(pool);
+                    let mut wins = 0;
+                    for round in 0..5000 {
+                        if me == 0 {
+                            let bytes = [700, 40 * K, 2 * M][round % 3];
+                            *target.lock().unwrap() = alloc(pool, &cache, bytes).expect("a block");
+                        }
+                        barrier.wait();
+                        let at = *target.lock().unwrap();
+                        match free(pool, &cache, at) {
+                            Ok(_) => wins += 1,
+                            Err(error) => assert_eq!(error, Error::DoubleFree(at)),
+                        }
+                        barrier.wait();
+                    }
+                    pool.close_cache(&cache);
+                    wins
+                })
+            })
+            .collect();
+        racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+    });
+    assert_eq!(wins.iter().sum::<u64>(), 5000, "{wins:?}");
+    pool.validate();
+    assert_eq!(pool.stats().expect("stats").used, 0);
+}
