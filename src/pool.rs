@@ -140,6 +140,11 @@ impl Pool {
         check_request(bytes, align)?;
         let stream = self.name(stream)?;
         let mut heap = self.books_for(stream)?;
+        if heap.is_rest_due() {
+            drop(heap);
+            self.come_to_rest(stream)?;
+            heap = self.books_for(stream)?;
+        }
         let index = index(&mut heap, stream);
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;

@@ -339,9 +339,10 @@ impl Pool {
         };
         // before there is a plan, which may count on any dormant mapping
         let most = heap.pages.mapped + len / self.backend.granularity() + 4;
-        if most > self.backend.mapping_limit() {
+        let budget = self.backend.mapping_limit().min(heap.pages.mapping_budget());
+        if most > budget {
             drop(heap);
-            self.evict((most - self.backend.mapping_limit()) as usize + EVICT)?;
+            self.evict((most - budget) as usize + EVICT)?;
             heap = self.heap.lock();
         }
         let index_now = index(&mut heap, stream);
@@ -354,7 +355,7 @@ impl Pool {
         let mut heap = self.heap.lock();
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
-            heap.stats.pages_moved += plan.woken + plan.alias.len() as u64;
+            heap.count_moves(&plan);
         }
         heap.settle(plan, index_now);
         outcome.map(|()| Some(serve(&mut heap, index_now)))
@@ -405,6 +406,17 @@ impl Pool {
         };
         grow.next_range = (want * 2).min(LAST_RANGE);
         self.heap.lock().space.add_range(at.0, want);
+        Ok(())
+    }
+
+    /// Brings pages home, if no miss is at work just then.
+    pub(super) fn come_to_rest(&self, stream: Named) -> Result<(), Error> {
+        let Some(_grow) = self.grow.try_lock() else {
+            return Ok(());
+        };
+        let mut heap = self.books()?;
+        let index = index(&mut heap, stream);
+        heap.come_to_rest(index);
         Ok(())
     }
 
