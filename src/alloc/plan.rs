@@ -229,6 +229,7 @@ impl Heap {
             missing: 0,
             conflicts: 0,
         };
+        let mut woken = Vec::new();
         let (mut id, mut end) = (first, start);
         while end < window.end {
             if id == NIL {
@@ -244,7 +245,7 @@ impl Heap {
                 }
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, &window) {
-                        if wake && self.home_of(piece, &window, stream).is_some() {
+                        if wake && self.wakes(piece, &window, stream, &mut woken).is_some() {
                             continue;
                         }
                         if self.rest.keeps() || !self.can_clear(piece.mapping) {
@@ -253,6 +254,9 @@ impl Heap {
                         window.conflicts += 1;
                         window.missing +=
                             piece.to.min(round_up(window.end, slot)) - round_down(piece.at.max(start), slot);
+                        if window.cost(slot) >= most {
+                            return None;
+                        }
                     }
                 }
                 _ => return None,
@@ -315,17 +319,29 @@ impl Heap {
         })
     }
 
+    /// The home from which a page wakes here. A page mapped twice in the window can be at home in one of the places
+    /// only: the first, which `woken` has.
+    fn wakes(
+        &self,
+        piece: Piece,
+        window: &Window,
+        stream: u32,
+        woken: &mut Vec<PageId>,
+    ) -> Option<MappingId> {
+        let page = self.pages.mapping(piece.mapping).page;
+        if woken.contains(&page) {
+            return None;
+        }
+        let home = self.home_of(piece, window, stream)?;
+        woken.push(page);
+        Some(home)
+    }
+
     /// How to back a window; none if the sources do not suffice.
     fn choose_pages(&mut self, window: &Window, stream: u32, sources: Sources) -> Option<Vec<Fill>> {
         let mut fills = Vec::new();
-        let gaps = self.gaps(window, stream, sources.wake, &mut fills)?;
-        let woken: Vec<PageId> = fills
-            .iter()
-            .filter_map(|fill| match *fill {
-                Fill::Wake { from, .. } => Some(self.pages.mapping(from).page),
-                _ => None,
-            })
-            .collect();
+        let mut woken = Vec::new();
+        let gaps = self.gaps(window, stream, sources.wake, &mut woken, &mut fills)?;
         for &page in &woken {
             self.pages.page_mut(page).taken = true;
         }
@@ -348,6 +364,7 @@ impl Heap {
         window: &Window,
         stream: u32,
         wake: bool,
+        woken: &mut Vec<PageId>,
         fills: &mut Vec<Fill>,
     ) -> Option<Vec<(u64, u64)>> {
         let slot = self.space.slot();
@@ -369,17 +386,8 @@ impl Heap {
                 Kind::Void => gap(node.start, node.end()),
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, window) {
-                        let page = self.pages.mapping(piece.mapping).page;
-                        // a page mapped twice in the window can be at home in one of the places only
-                        let first = !fills.iter().any(
-                            |fill| matches!(*fill, Fill::Wake { from, .. } if self.pages.mapping(from).page == page),
-                        );
-                        let home = if wake && first {
-                            self.home_of(piece, window, stream)
-                        } else {
-                            None
-                        };
-                        if let Some(from) = home {
+                        let home = wake.then(|| self.wakes(piece, window, stream, woken));
+                        if let Some(from) = home.flatten() {
                             fills.push(Fill::Wake {
                                 at: piece.at,
                                 to: piece.to,
