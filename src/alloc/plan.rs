@@ -319,7 +319,8 @@ impl Heap {
         })
     }
 
-    /// The home from which a page wakes here. A page mapped twice in the window can be at home in one of the places
+    /// The piece that wakes here, and its home until now: as much of it as there is, or what lies in the window, as
+    /// where ends of pages were joined. A page mapped twice in the window can be at home in one of the places
     /// only: the first, which `woken` has.
     fn wakes(
         &self,
@@ -327,14 +328,21 @@ impl Heap {
         window: &Window,
         stream: u32,
         woken: &mut Vec<PageId>,
-    ) -> Option<MappingId> {
+    ) -> Option<(Piece, MappingId)> {
         let page = self.pages.mapping(piece.mapping).page;
         if woken.contains(&page) {
             return None;
         }
-        let home = self.home_of(piece, window, stream)?;
+        let inside = Piece {
+            at: piece.at.max(window.start),
+            to: piece.to.min(window.end),
+            ..piece
+        };
+        let found = [piece, inside]
+            .into_iter()
+            .find_map(|piece| Some((piece, self.home_of(piece, window, stream)?)))?;
         woken.push(page);
-        Some(home)
+        Some(found)
     }
 
     /// How to back a window; none if the sources do not suffice.
@@ -387,10 +395,10 @@ impl Heap {
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, window) {
                         let home = wake.then(|| self.wakes(piece, window, stream, woken));
-                        if let Some(from) = home.flatten() {
+                        if let Some((woken, from)) = home.flatten() {
                             fills.push(Fill::Wake {
-                                at: piece.at,
-                                to: piece.to,
+                                at: woken.at,
+                                to: woken.to,
                                 from,
                             });
                         } else if self.can_clear(piece.mapping) {
