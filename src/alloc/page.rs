@@ -101,7 +101,12 @@ impl Default for Pages {
 impl Pages {
     /// Mappings that are kept at most.
     pub fn mapping_budget(&self) -> u64 {
-        (self.pages.len() - self.spare_pages.len()).max(64) as u64 * MAPPINGS_PER_PAGE
+        self.count().max(64) * MAPPINGS_PER_PAGE
+    }
+
+    /// Pages that exist.
+    pub fn count(&self) -> u64 {
+        (self.pages.len() - self.spare_pages.len()) as u64
     }
 
     /// A new page, mapped nowhere.

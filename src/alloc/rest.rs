@@ -24,6 +24,9 @@ const LOWS: usize = 64;
 /// The share of the peak in use that may be in use beyond the low point.
 const NEAR: u64 = 64;
 
+/// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
+const PATIENCE: u64 = 16;
+
 /// When the pool comes to rest.
 #[derive(Debug)]
 pub struct Rest {
@@ -38,6 +41,10 @@ pub struct Rest {
     moves: usize,
     /// It has been at rest.
     rested: bool,
+    /// Pages mapped since the first rest, less those that woke instead.
+    mapped: u64,
+    /// There were too many of them.
+    gave_up: bool,
 }
 
 impl Default for Rest {
@@ -49,14 +56,18 @@ impl Default for Rest {
             lows: [u64::MAX; LOWS],
             moves: 0,
             rested: false,
+            mapped: 0,
+            gave_up: false,
         }
     }
 }
 
 impl Rest {
-    /// Layouts have been seen to end, and are expected to come back: dormant mappings are worth keeping.
+    /// Are layouts expected to come back? Then no dormant mapping is removed to make place for another, though it
+    /// may be cheaper for once. Not before the first rest, since the first layout is as good as any, and not for a
+    /// program that keeps asking for new ones.
     pub fn keeps(&self) -> bool {
-        self.rested
+        self.rested && !self.gave_up
     }
 
     /// An allocation finds so much in use: has the pool come to rest?
@@ -69,8 +80,12 @@ impl Rest {
         used < self.below
     }
 
-    /// Pages have moved.
-    pub(super) fn moved(&mut self, peak: u64) {
+    /// Pages have moved: some woke, some were mapped.
+    fn moved(&mut self, woken: u64, mapped: u64, pages: u64, peak: u64) {
+        if self.rested {
+            self.mapped = (self.mapped + mapped).saturating_sub(woken);
+            self.gave_up = self.mapped > PATIENCE * pages;
+        }
         self.lows[self.moves % LOWS] = self.low;
         self.moves += 1;
         self.low = u64::MAX;
@@ -121,10 +136,11 @@ impl Heap {
 
     /// A plan was carried out.
     pub fn count_moves(&mut self, plan: &Plan) {
-        let moves = plan.woken + plan.alias.len() as u64;
-        self.stats.pages_moved += moves;
-        if moves > 0 {
-            self.rest.moved(self.stats.used_peak);
+        let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
+        self.stats.pages_moved += woken + mapped;
+        if woken + mapped > 0 {
+            self.rest
+                .moved(woken, mapped, self.pages.count(), self.stats.used_peak);
         }
     }
 

@@ -11,8 +11,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Windows remembered; the oldest are forgotten.
 const MOST: usize = 4096;
-/// Windows considered for one request.
-const LOOK: usize = 64;
+/// Windows of one length remembered, and considered for one request.
+const LOOK: usize = 256;
 
 /// Windows by length.
 #[derive(Debug, Default)]
@@ -27,11 +27,18 @@ pub struct Windows {
 impl Windows {
     /// A request of `len` bytes was given the window that starts at `start`.
     pub fn note(&mut self, len: u64, start: u64) {
-        let same = self.lengths.range((len, 0, 0)..(len + 1, 0, 0));
-        if same.take(LOOK).any(|window| window.2 == start) {
-            return;
+        let (mut same, mut first) = (0, None);
+        for &window in self.lengths.range((len, 0, 0)..(len + 1, 0, 0)) {
+            if window.2 == start {
+                return;
+            }
+            same += 1;
+            first = first.or(Some(window));
         }
-        if self.order.len() == MOST {
+        if let Some(oldest) = first.filter(|_| same == LOOK) {
+            self.lengths.remove(&oldest);
+            self.order.retain(|window| *window != oldest);
+        } else if self.order.len() == MOST {
             let oldest = self.order.pop_front().expect("a window");
             self.lengths.remove(&oldest);
         }
@@ -72,5 +79,10 @@ mod tests {
         }
         assert_eq!(windows.of(0).next(), Some(2));
         assert_eq!((windows.lengths.len(), windows.order.len()), (MOST, MOST));
+        for start in 0..LOOK as u64 + 1 {
+            windows.note(1 << 40, start);
+        }
+        assert_eq!(windows.of(1 << 40).next(), Some(1));
+        assert_eq!(windows.lengths.len(), windows.order.len());
     }
 }
