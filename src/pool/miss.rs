@@ -293,17 +293,27 @@ impl Pool {
         most != 0 && peak > most / 2
     }
 
+    /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
+    fn page_sizes(&self, peak: u64) -> (u64, u64) {
+        let slot = self.backend.granularity();
+        let (share, least) = match self.near_limit(peak) {
+            true => (PAGE_SHARE_NEAR, slot),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot)),
+        };
+        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
+        (least, 1 << (63 - largest.leading_zeros()))
+    }
+
     fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(stats.used + len);
-        let slot = self.backend.granularity();
-        let (share, least, slack) = match self.near_limit(peak) {
-            true => (PAGE_SHARE_NEAR, slot, self.config.slack.min(SLACK_NEAR)),
-            false => (PAGE_SHARE, PAGE_MIN.max(slot), self.config.slack),
+        let (least, largest) = self.page_sizes(peak);
+        let slack = match self.near_limit(peak) {
+            true => self.config.slack.min(SLACK_NEAR),
+            false => self.config.slack,
         };
-        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
         let within = |slack: f64| {
             ((peak as f64 * (1.0 + slack)) as u64)
                 .saturating_sub(stats.reserved)
@@ -315,7 +325,7 @@ impl Pool {
             slack: within(slack),
             limit,
             page_min: least,
-            page_max: 1 << (63 - largest.leading_zeros()),
+            page_max: largest,
         })
     }
 
@@ -417,6 +427,14 @@ impl Pool {
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
         heap.come_to_rest(index);
+        let peak = heap.stats.used_peak;
+        drop(heap);
+        if self.near_limit(peak) {
+            // pages that were made before the pool came near its limit lose too much at the ends of blocks
+            let largest = self.page_sizes(peak).1;
+            self.poll();
+            let _ = self.give_back(0, largest + 1);
+        }
         Ok(())
     }
 
