@@ -139,12 +139,7 @@ impl Pool {
     pub fn alloc(&self, bytes: u64, align: u64, stream: StreamHandle) -> Result<Addr, Error> {
         check_request(bytes, align)?;
         let stream = self.name(stream)?;
-        let mut heap = self.books_for(stream)?;
-        if heap.is_rest_due() {
-            drop(heap);
-            self.come_to_rest(stream)?;
-            heap = self.books_for(stream)?;
-        }
+        let mut heap = self.books_for_alloc(stream)?;
         let index = index(&mut heap, stream);
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
@@ -204,7 +199,7 @@ impl Pool {
     }
 
     fn alloc_named(&self, bytes: u64, align: u64, stream: Named) -> Result<Addr, Error> {
-        let mut heap = self.books_for(stream)?;
+        let mut heap = self.books_for_alloc(stream)?;
         let index = index(&mut heap, stream);
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
@@ -470,6 +465,17 @@ impl Pool {
                  graph is gone",
                 capture.0, stream.handle
             )));
+        }
+        Ok(heap)
+    }
+
+    /// The same, for an allocation: the pool may have come to rest before.
+    fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let mut heap = self.books_for(stream)?;
+        if heap.is_rest_due() {
+            drop(heap);
+            self.come_to_rest(stream)?;
+            heap = self.books_for(stream)?;
         }
         Ok(heap)
     }

@@ -18,9 +18,10 @@ use super::node::{Kind, NIL, NodeId};
 use super::page::{MappingId, PageId};
 use super::space::Found;
 use super::transit::Plan;
+use crate::observe::stats::Stats;
 
 /// Moves whose low points are remembered; a program with more of them in one round comes to rest more often.
-const LOWS: usize = 64;
+const LOWS: usize = 8;
 /// The share of the peak in use that may be in use beyond the low point.
 const NEAR: u64 = 64;
 
@@ -81,15 +82,15 @@ impl Rest {
     }
 
     /// Pages have moved: some woke, some were mapped.
-    fn moved(&mut self, woken: u64, mapped: u64, pages: u64, peak: u64) {
+    fn moved(&mut self, woken: u64, mapped: u64, pages: u64, stats: &Stats) {
         if self.rested {
             self.mapped = (self.mapped + mapped).saturating_sub(woken);
             self.gave_up = self.mapped > PATIENCE * pages;
         }
-        self.lows[self.moves % LOWS] = self.low;
+        self.lows[self.moves % LOWS] = self.low.min(stats.used);
         self.moves += 1;
         self.low = u64::MAX;
-        self.below = self.floor() + peak / NEAR + 1;
+        self.below = self.floor() + stats.used_peak / NEAR + 1;
         self.watch = u64::MAX;
     }
 
@@ -139,8 +140,7 @@ impl Heap {
         let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
         self.stats.pages_moved += woken + mapped;
         if woken + mapped > 0 {
-            self.rest
-                .moved(woken, mapped, self.pages.count(), self.stats.used_peak);
+            self.rest.moved(woken, mapped, self.pages.count(), &self.stats);
         }
     }
 
