@@ -124,7 +124,7 @@ impl Heap {
             .map(|(id, _)| id)
             .collect();
         for page in away {
-            self.go_home(page);
+            self.go_home(page, stream);
         }
         self.sort_bins();
         self.rest.taken(self.stats.used);
@@ -145,7 +145,7 @@ impl Heap {
     }
 
     /// A page goes back to its first mapping if it is at home at one other, and all of it is free there.
-    fn go_home(&mut self, page: PageId) {
+    fn go_home(&mut self, page: PageId, stream: u32) {
         let page = self.pages.page(page);
         let (from, to, bytes) = (page.homes[0], page.mappings[0], page.bytes);
         let at = self.pages.mapping(from).at;
@@ -153,7 +153,7 @@ impl Heap {
         let mut id = self.node_at(at);
         while id != NIL && self.space.nodes[id].start < at + bytes {
             let node = &self.space.nodes[id];
-            if node.kind != Kind::Free || self.capture_of(node.owner).is_some() {
+            if node.kind != Kind::Free || !self.usable(id, stream) {
                 return;
             }
             pieces.push((node.start.max(at) - at, node.end().min(at + bytes) - at));
