@@ -40,6 +40,8 @@ pub struct Rest {
     /// The lows between the latest moves, a ring.
     lows: [u64; LOWS],
     moves: usize,
+    /// Bytes created since the pool last was at rest, or could have been.
+    created: u64,
     /// It has been at rest.
     rested: bool,
     /// Pages mapped since the first rest, less those that woke instead.
@@ -56,6 +58,7 @@ impl Default for Rest {
             below: 0,
             lows: [u64::MAX; LOWS],
             moves: 0,
+            created: 0,
             rested: false,
             mapped: 0,
             gave_up: false,
@@ -94,6 +97,16 @@ impl Rest {
         self.watch = u64::MAX;
     }
 
+    /// Has the pool grown so much that the layout which it has now may do without any move?
+    fn passes(&mut self, peak: u64) -> bool {
+        let grown = std::mem::take(&mut self.created) > peak / NEAR;
+        if grown {
+            self.below = 0;
+            self.watch = self.low;
+        }
+        grown
+    }
+
     fn floor(&self) -> u64 {
         self.lows.iter().copied().min().expect("a low")
     }
@@ -114,7 +127,11 @@ impl Rest {
 
 impl Heap {
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
-    pub fn come_to_rest(&mut self, stream: u32) {
+    /// Does nothing if the pool has just grown and may be `left` as it is.
+    pub fn come_to_rest(&mut self, stream: u32, left: bool) {
+        if self.rest.passes(self.stats.used_peak) && left {
+            return;
+        }
         self.flush_slabs();
         self.reunite(stream);
         let away: Vec<PageId> = self
@@ -137,6 +154,7 @@ impl Heap {
 
     /// A plan was carried out.
     pub fn count_moves(&mut self, plan: &Plan) {
+        self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
         let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
         self.stats.pages_moved += woken + mapped;
         if woken + mapped > 0 {

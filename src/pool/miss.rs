@@ -428,10 +428,11 @@ impl Pool {
         self.poll();
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
-        heap.come_to_rest(index);
         let peak = heap.stats.used_peak;
+        let near = self.near_limit(peak);
+        heap.come_to_rest(index, !near);
         drop(heap);
-        if self.near_limit(peak) {
+        if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
             let largest = self.page_sizes(peak).1;
             self.poll();
