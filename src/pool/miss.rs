@@ -424,8 +424,6 @@ impl Pool {
         let Some(_grow) = self.grow.try_lock() else {
             return Ok(());
         };
-        // an extent that moves is the stream's under a fresh number, unless it is known to be everybody's
-        self.poll();
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
         let peak = heap.stats.used_peak;
