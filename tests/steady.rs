@@ -26,6 +26,7 @@ fn program(seed: u64, lasting: bool) -> Program {
     let mut steps = Vec::new();
     for number in 0..400 {
         let bytes = match number % 40 {
+            0..4 => 256 + random.below(32 * K),
             39 => (256 + random.below(64)) * M,
             _ => 64 * K * random.log_uniform(9),
         };
