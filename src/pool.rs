@@ -162,7 +162,7 @@ impl Pool {
     ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
         let stream = self.name_beside(own, stream)?;
-        let mut heap = self.books_for(stream)?;
+        let mut heap = self.books_for_alloc(stream)?;
         let index = index(&mut heap, stream);
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own.filter(|_| bytes > LONG) {
@@ -422,6 +422,17 @@ impl Pool {
                  graph is gone",
                 capture.0, stream.handle
             )));
+        }
+        Ok(heap)
+    }
+
+    /// The same, for an allocation: the pool may have come to rest before.
+    fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let mut heap = self.books_for(stream)?;
+        if heap.is_rest_due() {
+            drop(heap);
+            self.come_to_rest(stream)?;
+            heap = self.books_for(stream)?;
         }
         Ok(heap)
     }

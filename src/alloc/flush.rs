@@ -17,6 +17,11 @@ use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
 
+/// What each may keep in any case.
+const LEAST: u64 = 16 << 20;
+/// Beyond that all of them together keep no more than this part of the pool.
+const PART: u64 = 64;
+
 /// The caches of a pool.
 #[derive(Debug, Default)]
 pub struct Caches {
@@ -122,10 +127,6 @@ impl Heap {
 
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
     fn limit_caches(&self) {
-        /// Below this a share is not worth a call of the heap.
-        const LEAST: u64 = 16 << 20;
-        /// What threads keep is no more than this part of the pool, beyond `LEAST` for each.
-        const PART: u64 = 64;
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
         for cache in &self.caches.all {
             cache.set_limit(share.max(LEAST));
@@ -264,6 +265,11 @@ impl Heap {
             };
             self.take_back(cache, bytes);
         }
+    }
+
+    /// What threads keep is hardly more.
+    pub(super) fn most_kept(&self) -> u64 {
+        self.caches.all.len() as u64 * LEAST + self.stats.reserved / PART
     }
 
     /// In blocks that threads keep.

@@ -13,9 +13,11 @@ use super::flush::Caches;
 use super::node::{Kind, NIL, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
+use super::rest::Rest;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
+use super::windows::Windows;
 use crate::base::error::Error;
 use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
 use crate::observe::stats::Stats;
@@ -30,6 +32,10 @@ pub struct Heap {
     pub space: Space,
     /// Physical memory.
     pub pages: Pages,
+    /// Windows that requests were given.
+    pub windows: Windows,
+    /// When pages go back to where they were first.
+    pub rest: Rest,
     /// Slabs of small blocks.
     pub slabs: Slabs,
     /// What all threads know of the blocks.
@@ -100,6 +106,8 @@ impl Heap {
             caches: Caches::default(),
             space: Space::new(slot),
             pages: Pages::default(),
+            windows: Windows::default(),
+            rest: Rest::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
@@ -515,6 +523,20 @@ impl Heap {
         } else {
             self.age_remove(id);
             id
+        }
+    }
+
+    /// Puts free extents of the same bin into the order of their addresses.
+    pub(super) fn sort_bins(&mut self) {
+        for arena in self.arenas.iter_mut().flatten() {
+            let mut free: Vec<NodeId> = arena.bins.descending(&self.space.nodes, 0).collect();
+            free.sort_unstable_by_key(|&id| std::cmp::Reverse(self.space.nodes[id].start));
+            for &id in &free {
+                arena.bins.remove(&mut self.space.nodes, id);
+            }
+            for &id in &free {
+                arena.bins.insert(&mut self.space.nodes, id);
+            }
         }
     }
 

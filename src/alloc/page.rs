@@ -21,6 +21,9 @@ pub type PageId = u32;
 /// Index of a mapping.
 pub type MappingId = u32;
 
+/// Mappings kept for each page, on average.
+const MAPPINGS_PER_PAGE: u64 = 64;
+
 /// A piece of physical memory.
 #[derive(Debug)]
 pub struct Page {
@@ -34,6 +37,13 @@ pub struct Page {
     pub homes: Vec<MappingId>,
     /// Set by a planner that has spoken for the page.
     pub taken: bool,
+}
+
+impl Page {
+    /// Is it at home at one address, and that is not the one where it was mapped first?
+    pub fn is_away(&self) -> bool {
+        self.homes.len() == 1 && self.homes[0] != self.mappings[0]
+    }
 }
 
 /// A page at an address.
@@ -89,6 +99,16 @@ impl Default for Pages {
 }
 
 impl Pages {
+    /// Mappings that are kept at most.
+    pub fn mapping_budget(&self) -> u64 {
+        self.count().max(64) * MAPPINGS_PER_PAGE
+    }
+
+    /// Pages that exist.
+    pub fn count(&self) -> u64 {
+        (self.pages.len() - self.spare_pages.len()) as u64
+    }
+
     /// A new page, mapped nowhere.
     pub fn add(&mut self, handle: PageHandle, bytes: u64) -> PageId {
         let page = Page {

@@ -41,6 +41,13 @@ pub struct Sources {
     pub page_max: u64,
 }
 
+impl Sources {
+    /// May pages be mapped at all?
+    fn maps(&self) -> bool {
+        self.alias || self.join || self.create > 0
+    }
+}
+
 /// How a piece of a window is to be backed. All addresses are the window's.
 #[derive(Clone, Copy, Debug)]
 pub enum Fill {
@@ -115,9 +122,9 @@ impl Heap {
             let (window, fills) = self.choose_join(len, align, stream, sources)?;
             return Some(self.enact(&window, &fills));
         }
-        let mut window = self.choose_window(len, align, stream, sources.wake)?;
+        let mut window = self.choose_window(len, align, stream, sources)?;
         let mut fills = self.choose_pages(&window, stream, sources);
-        if fills.is_none() && self.space.nodes[window.first].kind != Kind::Void {
+        if fills.is_none() && sources.maps() && self.space.nodes[window.first].kind != Kind::Void {
             // a fresh place needs more pages, but has room for pages larger than the gap
             window = self.fresh_window(len, align)?;
             fills = self.choose_pages(&window, stream, sources);
@@ -136,17 +143,28 @@ impl Heap {
         std::iter::once(COMMON).chain((stream != COMMON).then_some(stream))
     }
 
-    fn choose_window(&self, len: u64, align: u64, stream: u32, wake: bool) -> Option<Window> {
+    fn choose_window(&self, len: u64, align: u64, stream: u32, sources: Sources) -> Option<Window> {
         let slot = self.space.slot();
-        let mut best = self.fresh_window(len, align);
+        // without pages to map only a window that needs none will do
+        let (mut best, mut most) = match sources.maps() {
+            true => (self.fresh_window(len, align), u64::MAX),
+            false => (None, 1),
+        };
+        if let Some(best) = &best {
+            most = best.cost(slot);
+        }
         let mut consider = |start: u64| {
-            let most = best.as_ref().map_or(u64::MAX, |best| best.cost(slot));
             if most > 0
-                && let Some(window) = self.survey(start, len, stream, wake, most)
+                && let Some(window) = self.survey(start, len, stream, sources.wake, most)
             {
+                most = window.cost(slot);
                 best = Some(window);
             }
         };
+        // where such a request, or a longer one, went before
+        for start in self.windows.of(len).filter(|start| start.is_multiple_of(align)) {
+            consider(start);
+        }
         let nodes = &self.space.nodes;
         let unbacked = |id: NodeId| id != NIL && matches!(nodes[id].kind, Kind::Hole | Kind::Void);
         for arena in Heap::usable_arenas(stream) {
@@ -211,6 +229,7 @@ impl Heap {
             missing: 0,
             conflicts: 0,
         };
+        let mut woken = Vec::new();
         let (mut id, mut end) = (first, start);
         while end < window.end {
             if id == NIL {
@@ -226,10 +245,10 @@ impl Heap {
                 }
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, &window) {
-                        if wake && self.home_of(piece, &window, stream).is_some() {
+                        if wake && self.wakes(piece, &window, stream, &mut woken).is_some() {
                             continue;
                         }
-                        if !self.can_clear(piece.mapping) {
+                        if self.rest.keeps() || !self.can_clear(piece.mapping) {
                             return None;
                         }
                         window.conflicts += 1;
@@ -300,17 +319,37 @@ impl Heap {
         })
     }
 
+    /// The piece that wakes here, and its home until now: as much of it as there is, or what lies in the window, as
+    /// where ends of pages were joined. A page mapped twice in the window can be at home in one of the places
+    /// only: the first, which `woken` has.
+    fn wakes(
+        &self,
+        piece: Piece,
+        window: &Window,
+        stream: u32,
+        woken: &mut Vec<PageId>,
+    ) -> Option<(Piece, MappingId)> {
+        let page = self.pages.mapping(piece.mapping).page;
+        if woken.contains(&page) {
+            return None;
+        }
+        let inside = Piece {
+            at: piece.at.max(window.start),
+            to: piece.to.min(window.end),
+            ..piece
+        };
+        let found = [piece, inside]
+            .into_iter()
+            .find_map(|piece| Some((piece, self.home_of(piece, window, stream)?)))?;
+        woken.push(page);
+        Some(found)
+    }
+
     /// How to back a window; none if the sources do not suffice.
     fn choose_pages(&mut self, window: &Window, stream: u32, sources: Sources) -> Option<Vec<Fill>> {
         let mut fills = Vec::new();
-        let gaps = self.gaps(window, stream, sources.wake, &mut fills)?;
-        let woken: Vec<PageId> = fills
-            .iter()
-            .filter_map(|fill| match *fill {
-                Fill::Wake { from, .. } => Some(self.pages.mapping(from).page),
-                _ => None,
-            })
-            .collect();
+        let mut woken = Vec::new();
+        let gaps = self.gaps(window, stream, sources.wake, &mut woken, &mut fills)?;
         for &page in &woken {
             self.pages.page_mut(page).taken = true;
         }
@@ -333,6 +372,7 @@ impl Heap {
         window: &Window,
         stream: u32,
         wake: bool,
+        woken: &mut Vec<PageId>,
         fills: &mut Vec<Fill>,
     ) -> Option<Vec<(u64, u64)>> {
         let slot = self.space.slot();
@@ -354,20 +394,11 @@ impl Heap {
                 Kind::Void => gap(node.start, node.end()),
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, window) {
-                        let page = self.pages.mapping(piece.mapping).page;
-                        // a page mapped twice in the window can be at home in one of the places only
-                        let first = !fills.iter().any(
-                            |fill| matches!(*fill, Fill::Wake { from, .. } if self.pages.mapping(from).page == page),
-                        );
-                        let home = if wake && first {
-                            self.home_of(piece, window, stream)
-                        } else {
-                            None
-                        };
-                        if let Some(from) = home {
+                        let home = wake.then(|| self.wakes(piece, window, stream, woken));
+                        if let Some((woken, from)) = home.flatten() {
                             fills.push(Fill::Wake {
-                                at: piece.at,
-                                to: piece.to,
+                                at: woken.at,
+                                to: woken.to,
                                 from,
                             });
                         } else if self.can_clear(piece.mapping) {
@@ -493,62 +524,6 @@ impl Heap {
             }
             _ => 0,
         }
-    }
-
-    /// Brings split pages that have become wholly free for the stream home to one address, so that they can
-    /// be moved or given back. Linear in the pages that are split.
-    pub fn reunite(&mut self, stream: u32) {
-        let mut index = 0;
-        while index < self.pages.split.len() {
-            let page = self.pages.split[index];
-            let homes = self.pages.page(page).homes.clone();
-            if homes.len() > 1 && homes.iter().all(|&home| self.is_free(home, stream)) {
-                self.bring_home(&homes, stream);
-            } else if homes.len() > 1 {
-                index += 1;
-                continue;
-            }
-            self.pages.split.swap_remove(index);
-        }
-    }
-
-    /// Is all that is at home in a mapping free for the stream?
-    fn is_free(&self, mapping: MappingId, stream: u32) -> bool {
-        let (at, bytes) = self.pages.span(mapping);
-        let (Found::Start(mut id) | Found::Inside(mut id)) = self.space.find(at) else {
-            return false;
-        };
-        while id != NIL && self.space.nodes[id].start < at + bytes {
-            if self.space.nodes[id].kind != Kind::Hole && !self.usable(id, stream) {
-                return false;
-            }
-            id = self.space.nodes[id].next;
-        }
-        true
-    }
-
-    fn bring_home(&mut self, homes: &[MappingId], stream: u32) {
-        let to = *homes
-            .iter()
-            .max_by_key(|&&home| self.pages.mapping(home).home)
-            .expect("homes");
-        let (target, bytes) = self.pages.span(to);
-        for &from in homes.iter().filter(|&&home| home != to) {
-            let at = self.pages.mapping(from).at;
-            let mut done = 0;
-            while done < bytes {
-                let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + done) else {
-                    unreachable!("a mapping is part of a range")
-                };
-                let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
-                if self.space.nodes[id].kind == Kind::Free {
-                    self.vacate(from, lo, hi);
-                    self.occupy(to, lo, hi, stream);
-                }
-                done = hi;
-            }
-        }
-        debug_assert_eq!(self.pages.mapping(to).home, bytes, "whole again at {target:#x}");
     }
 }
 

@@ -28,16 +28,16 @@ pub struct Leaving {
 }
 
 impl Heap {
-    /// Chooses wholly free pages whose use is over, until giving them back brings what is reserved down to
+    /// Chooses wholly free pages of at least `least` bytes whose use is over, until giving them back brings what is reserved down to
     /// `keep`; a page is never taken that would bring it below. They are out of use from now on.
-    pub fn choose_leaving(&mut self, keep: u64) -> Vec<Leaving> {
+    pub fn choose_leaving(&mut self, keep: u64, least: u64) -> Vec<Leaving> {
         let slot = self.space.slot();
         self.reunite(COMMON);
         let mut excess = self.stats.reserved.saturating_sub(keep);
         let mut chosen: Vec<(PageId, MappingId)> = Vec::new();
         for &page in &self.pages.loose {
             let bytes = self.pages.page(page).bytes;
-            if bytes <= excess {
+            if (least..=excess).contains(&bytes) {
                 excess -= bytes;
                 chosen.push((page, NIL));
             }
@@ -55,7 +55,7 @@ impl Heap {
                 let page = self.pages.page_of(mapping);
                 if from >= start
                     && from + page.bytes <= end
-                    && page.bytes <= excess
+                    && (least..=excess).contains(&page.bytes)
                     && page
                         .mappings
                         .iter()

@@ -62,6 +62,7 @@ impl Heap {
             busy: NIL,
             ..Plan::default()
         };
+        self.windows.note(window.end - window.start, window.start);
         let (mut start, mut end) = (window.start, window.end);
         let mut reach = |from: u64, to: u64| {
             start = start.min(from);

@@ -40,7 +40,7 @@ impl Pool {
             check_request(bytes, 0)?;
         }
         let stream = self.name_beside(own, stream)?;
-        let mut heap = self.books_for(stream)?;
+        let mut heap = self.books_for_alloc(stream)?;
         let own = self.still(&mut heap, own, stream);
         let mut held = Some(heap);
         for (number, &bytes) in sizes.iter().enumerate() {

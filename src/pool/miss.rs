@@ -5,6 +5,7 @@
 //! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
 
 use super::{Growth, Named, Pool, ThreadCache, index, translate};
+use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
@@ -348,17 +349,27 @@ impl Pool {
         most != 0 && peak > most / 2
     }
 
+    /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
+    fn page_sizes(&self, peak: u64) -> (u64, u64) {
+        let slot = self.backend.granularity();
+        let (share, least) = match self.near_limit(peak) {
+            true => (PAGE_SHARE_NEAR, slot),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot)),
+        };
+        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
+        (least, 1 << (63 - largest.leading_zeros()))
+    }
+
     fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(heap.used_now() + len);
-        let slot = self.backend.granularity();
-        let (share, least, slack) = match self.near_limit(peak) {
-            true => (PAGE_SHARE_NEAR, slot, self.config.slack.min(SLACK_NEAR)),
-            false => (PAGE_SHARE, PAGE_MIN.max(slot), self.config.slack),
+        let (least, largest) = self.page_sizes(peak);
+        let slack = match self.near_limit(peak) {
+            true => self.config.slack.min(SLACK_NEAR),
+            false => self.config.slack,
         };
-        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
         let within = |slack: f64| {
             ((peak as f64 * (1.0 + slack)) as u64)
                 .saturating_sub(stats.reserved)
@@ -370,7 +381,7 @@ impl Pool {
             slack: within(slack),
             limit,
             page_min: least,
-            page_max: 1 << (63 - largest.leading_zeros()),
+            page_max: largest,
         })
     }
 
@@ -394,9 +405,10 @@ impl Pool {
         };
         // before there is a plan, which may count on any dormant mapping
         let most = heap.pages.mapped + len / self.backend.granularity() + 4;
-        if most > self.backend.mapping_limit() {
+        let budget = self.backend.mapping_limit().min(heap.pages.mapping_budget());
+        if most > budget {
             drop(heap);
-            self.evict((most - self.backend.mapping_limit()) as usize + EVICT)?;
+            self.evict((most - budget) as usize + EVICT)?;
             heap = self.heap.lock();
         }
         let index_now = index(&mut heap, stream);
@@ -409,7 +421,7 @@ impl Pool {
         let mut heap = self.heap.lock();
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
-            heap.stats.pages_moved += plan.woken + plan.alias.len() as u64;
+            heap.count_moves(&plan);
         }
         heap.settle(plan, index_now);
         outcome.map(|()| Some(serve(&mut heap, index_now)))
@@ -464,6 +476,27 @@ impl Pool {
         }
         grow.next_range = (want * 2).min(LAST_RANGE);
         self.heap.lock().space.add_range(at.0, want);
+        Ok(())
+    }
+
+    /// Brings pages home, if no miss is at work just then.
+    pub(super) fn come_to_rest(&self, stream: Named) -> Result<(), Error> {
+        let Some(_grow) = self.grow.try_lock() else {
+            return Ok(());
+        };
+        let mut heap = self.books()?;
+        let index = index(&mut heap, stream);
+        let peak = heap.stats.used_peak;
+        let near = self.near_limit(peak);
+        heap.flush(Whose::All, |_| false);
+        heap.come_to_rest(index, !near);
+        drop(heap);
+        if near {
+            // pages that were made before the pool came near its limit lose too much at the ends of blocks
+            let largest = self.page_sizes(peak).1;
+            self.poll();
+            let _ = self.give_back(0, largest + 1);
+        }
         Ok(())
     }
 

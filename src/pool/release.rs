@@ -29,7 +29,7 @@ impl Pool {
         heap.flush(Whose::All, |_| false);
         heap.flush_slabs();
         drop(heap);
-        self.give_back(keep)
+        self.give_back(keep, 0)
             .1
             .map_err(|error| super::translate(error, StreamHandle(0)))
     }
@@ -58,7 +58,7 @@ impl Pool {
         heap.tune_caches();
         drop(heap);
         // what could not be given back stays in the pool; the next free tries again
-        let _ = self.give_back(threshold);
+        let _ = self.give_back(threshold, 0);
     }
 
     /// Waits for all queued work and gives back all that is free then. The caller holds `grow`.
@@ -78,16 +78,16 @@ impl Pool {
         if let Ok(mut heap) = self.books() {
             heap.stats.squeezes += 1;
         }
-        self.give_back(0).0
+        self.give_back(0, 0).0
     }
 
-    /// Gives back free pages down to `keep` bytes: how many bytes that were, and what went wrong, if anything
+    /// Gives back free pages of at least `least` bytes down to `keep` bytes: how many bytes that were, and what went wrong, if anything
     /// did. The caller holds `grow`.
-    fn give_back(&self, keep: u64) -> (u64, Result<(), BackendError>) {
+    pub(super) fn give_back(&self, keep: u64, least: u64) -> (u64, Result<(), BackendError>) {
         let Ok(mut heap) = self.books() else {
             return (0, Ok(()));
         };
-        let leaving = heap.choose_leaving(keep);
+        let leaving = heap.choose_leaving(keep, least);
         drop(heap);
         let (mut given, mut outcome) = (0, Ok(()));
         for leaving in leaving {

@@ -1,0 +1,250 @@
+//! Pages on their way home.
+//!
+//! A page is created at one address, its *first* mapping, and moves to others when requests need it there. What is
+//! free where depends on all those moves, and so does the place of each later block; a program that does the same
+//! again would find other extents free each time, and other pages would have to be mapped for it, for ever. So when
+//! the pool *comes to rest*, when as little is in use as ever between its latest moves, pages go back to their first
+//! mappings, and the lists of free extents are put in order. What is free is then the same as the last time, the same
+//! requests are served from the same places, and each window that they need is mapped already and wakes without a
+//! call.
+//!
+//! Invariants: `below` is 0 unless pages have moved since the last rest with nothing in use; `watch` is the larger one
+//! of `low` and `below`.
+//! Callers: `Pool::alloc` asks whether it is time; `pool::miss`, holding `Grow` throughout and `Heap` while in here,
+//! does the rest.
+
+use super::heap::Heap;
+use super::node::{Kind, NIL, NodeId};
+use super::page::{MappingId, PageId};
+use super::space::Found;
+use super::transit::Plan;
+
+/// Moves whose low points are remembered; a program with more of them in one round comes to rest more often.
+const LOWS: usize = 8;
+/// The share of the peak in use that may be in use beyond the low point.
+const NEAR: u64 = 64;
+
+/// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
+const PATIENCE: u64 = 16;
+
+/// When the pool comes to rest.
+#[derive(Debug)]
+pub struct Rest {
+    /// An allocation that finds less than this in use has to look further.
+    watch: u64,
+    /// The least in use at any allocation since pages moved.
+    low: u64,
+    /// The pool is at rest when less than this is in use.
+    below: u64,
+    /// The lows between the latest moves, a ring.
+    lows: [u64; LOWS],
+    moves: usize,
+    /// Bytes created since the pool last was at rest, or could have been.
+    created: u64,
+    /// It has been at rest.
+    rested: bool,
+    /// Pages mapped since the first rest, less those that woke instead.
+    mapped: u64,
+    /// There were too many of them.
+    gave_up: bool,
+}
+
+impl Default for Rest {
+    fn default() -> Rest {
+        Rest {
+            watch: u64::MAX,
+            low: u64::MAX,
+            below: 0,
+            lows: [u64::MAX; LOWS],
+            moves: 0,
+            created: 0,
+            rested: false,
+            mapped: 0,
+            gave_up: false,
+        }
+    }
+}
+
+impl Rest {
+    /// Are layouts expected to come back? Then no dormant mapping is removed to make place for another, though it
+    /// may be cheaper for once. Not before the first rest, since the first layout is as good as any, and not for a
+    /// program that keeps asking for new ones.
+    pub fn keeps(&self) -> bool {
+        self.rested && !self.gave_up
+    }
+
+    /// An allocation finds so much in use: has the pool come to rest?
+    fn is_due(&mut self, used: u64) -> bool {
+        if used >= self.watch {
+            return false;
+        }
+        self.low = self.low.min(used);
+        self.watch = self.low.max(self.below);
+        used < self.below
+    }
+
+    /// Pages have moved: some woke, some were mapped.
+    fn moved(&mut self, woken: u64, mapped: u64, pages: u64, used: u64, peak: u64) {
+        if self.rested {
+            self.mapped = (self.mapped + mapped).saturating_sub(woken);
+            self.gave_up = self.mapped > PATIENCE * pages;
+        }
+        self.lows[self.moves % LOWS] = self.low.min(used);
+        self.moves += 1;
+        self.low = u64::MAX;
+        self.below = self.floor() + peak / NEAR + 1;
+        self.watch = u64::MAX;
+    }
+
+    /// Has the pool grown so much that the layout which it has now may do without any move?
+    fn passes(&mut self, peak: u64) -> bool {
+        let grown = std::mem::take(&mut self.created) > peak / NEAR;
+        if grown {
+            self.below = 0;
+            self.watch = self.low;
+        }
+        grown
+    }
+
+    fn floor(&self) -> u64 {
+        self.lows.iter().copied().min().expect("a low")
+    }
+
+    /// The pool was brought to rest while so much was in use. What is freed from now on may bring more pages home:
+    /// halfway to the floor, and so on.
+    fn taken(&mut self, used: u64) {
+        let floor = if used > self.floor() { self.floor() } else { 0 };
+        self.below = if used == 0 {
+            0
+        } else {
+            floor + (used - floor) / 2 + 1
+        };
+        self.watch = self.low.max(self.below);
+        self.rested = true;
+    }
+}
+
+impl Heap {
+    /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
+    /// Does nothing if the pool has just grown and may be `left` as it is.
+    pub fn come_to_rest(&mut self, stream: u32, left: bool) {
+        if self.rest.passes(self.stats.used_peak) && left {
+            return;
+        }
+        self.flush_slabs();
+        self.reunite(stream);
+        let away: Vec<PageId> = self
+            .pages
+            .iter()
+            .filter(|(_, page)| page.is_away())
+            .map(|(id, _)| id)
+            .collect();
+        for page in away {
+            self.go_home(page, stream);
+        }
+        self.sort_bins();
+        self.rest.taken(self.used_now());
+    }
+
+    /// An allocation is about to be made: has the pool come to rest?
+    pub fn is_rest_due(&mut self) -> bool {
+        self.stats.used < self.rest.watch.saturating_add(self.most_kept())
+            && self.rest.is_due(self.used_now())
+    }
+
+    /// A plan was carried out.
+    pub fn count_moves(&mut self, plan: &Plan) {
+        self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
+        let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
+        self.stats.pages_moved += woken + mapped;
+        if woken + mapped > 0 {
+            let used = self.used_now();
+            self.rest
+                .moved(woken, mapped, self.pages.count(), used, self.stats.used_peak);
+        }
+    }
+
+    /// A page goes back to its first mapping if it is at home at one other, and all of it is free there.
+    fn go_home(&mut self, page: PageId, stream: u32) {
+        let page = self.pages.page(page);
+        let (from, to, bytes) = (page.homes[0], page.mappings[0], page.bytes);
+        let at = self.pages.mapping(from).at;
+        let mut pieces = Vec::new();
+        let mut id = self.node_at(at);
+        while id != NIL && self.space.nodes[id].start < at + bytes {
+            let node = &self.space.nodes[id];
+            if node.kind != Kind::Free || !self.usable(id, stream) {
+                return;
+            }
+            pieces.push((node.start.max(at) - at, node.end().min(at + bytes) - at));
+            id = node.next;
+        }
+        for (lo, hi) in pieces {
+            let owner = self.vacate(from, lo, hi);
+            self.occupy(to, lo, hi, owner);
+        }
+    }
+
+    fn node_at(&self, at: u64) -> NodeId {
+        match self.space.find(at) {
+            Found::Start(id) | Found::Inside(id) => id,
+            Found::Outside => unreachable!("a mapping is part of a range"),
+        }
+    }
+
+    /// Brings split pages that have become wholly free for the stream home to one address, so that they can
+    /// be moved or given back. Linear in the pages that are split.
+    pub fn reunite(&mut self, stream: u32) {
+        let mut index = 0;
+        while index < self.pages.split.len() {
+            let page = self.pages.split[index];
+            let homes = self.pages.page(page).homes.clone();
+            if homes.len() > 1 && homes.iter().all(|&home| self.is_free(home, stream)) {
+                self.bring_home(&homes, stream);
+            } else if homes.len() > 1 {
+                index += 1;
+                continue;
+            }
+            self.pages.split.swap_remove(index);
+        }
+    }
+
+    /// Is all that is at home in a mapping free for the stream?
+    fn is_free(&self, mapping: MappingId, stream: u32) -> bool {
+        let (at, bytes) = self.pages.span(mapping);
+        let (Found::Start(mut id) | Found::Inside(mut id)) = self.space.find(at) else {
+            return false;
+        };
+        while id != NIL && self.space.nodes[id].start < at + bytes {
+            if self.space.nodes[id].kind != Kind::Hole && !self.usable(id, stream) {
+                return false;
+            }
+            id = self.space.nodes[id].next;
+        }
+        true
+    }
+
+    fn bring_home(&mut self, homes: &[MappingId], stream: u32) {
+        let to = *homes
+            .iter()
+            .max_by_key(|&&home| self.pages.mapping(home).home)
+            .expect("homes");
+        let (target, bytes) = self.pages.span(to);
+        for &from in homes.iter().filter(|&&home| home != to) {
+            let at = self.pages.mapping(from).at;
+            let mut done = 0;
+            while done < bytes {
+                let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + done) else {
+                    unreachable!("a mapping is part of a range")
+                };
+                let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
+                if self.space.nodes[id].kind == Kind::Free {
+                    self.vacate(from, lo, hi);
+                    self.occupy(to, lo, hi, stream);
+                }
+                done = hi;
+            }
+        }
+        debug_assert_eq!(self.pages.mapping(to).home, bytes, "whole again at {target:#x}");
+    }
+}

@@ -1,0 +1,82 @@
+//! A program that repeats itself comes to a round without any page call.
+
+mod common;
+
+use common::random::Random;
+use common::{K, M, config};
+use weir::backend::call::Call;
+use weir::backend::counting::Counting;
+use weir::base::units::{Addr, StreamHandle};
+use weir::pool::Pool;
+
+const STREAM: StreamHandle = StreamHandle(0);
+
+/// What a program does in each round, after its lasting blocks were allocated.
+struct Program {
+    lasting: Vec<u64>,
+    /// Sizes to allocate; after each so many of the round's blocks are freed, picked by the second number.
+    steps: Vec<(u64, Vec<u64>)>,
+}
+
+/// Steps that make blocks of all sizes, and some so large that hardly anything but all free pages will do.
+fn program(seed: u64, lasting: bool) -> Program {
+    let mut random = Random(seed);
+    let mut sizes = |count: u64| -> Vec<u64> { (0..count).map(|_| 64 * K * random.log_uniform(9)).collect() };
+    let lasting = sizes(if lasting { 60 } else { 0 });
+    let mut steps = Vec::new();
+    for number in 0..400 {
+        let bytes = match number % 40 {
+            0..4 => 256 + random.below(32 * K),
+            39 => (256 + random.below(64)) * M,
+            _ => 64 * K * random.log_uniform(9),
+        };
+        let frees = if random.one_in(20) { 20 } else { random.below(2) };
+        steps.push((bytes, (0..frees).map(|_| random.next()).collect()));
+    }
+    Program { lasting, steps }
+}
+
+/// Page calls of each round.
+fn rounds(program: &Program, count: usize) -> Vec<u64> {
+    let memory = Counting::new(true);
+    let pool = Pool::new(config(), memory.clone()).expect("a pool");
+    let calls = || memory.calls(Call::Create) + memory.calls(Call::Map) + memory.calls(Call::Unmap);
+    for &bytes in &program.lasting {
+        pool.alloc(bytes, 0, STREAM).expect("memory");
+    }
+    let mut counts = Vec::new();
+    for _ in 0..count {
+        let before = calls();
+        let mut blocks: Vec<Addr> = Vec::new();
+        for (bytes, frees) in &program.steps {
+            blocks.push(pool.alloc(*bytes, 0, STREAM).expect("memory"));
+            for pick in frees {
+                if !blocks.is_empty() {
+                    let at = blocks.swap_remove(*pick as usize % blocks.len());
+                    pool.free(at, STREAM).expect("a block");
+                }
+            }
+            // few of the large ones at a time
+            if blocks.len() > 60 {
+                pool.free(blocks.remove(0), STREAM).expect("a block");
+            }
+        }
+        for at in blocks {
+            pool.free(at, STREAM).expect("a block");
+        }
+        pool.validate();
+        counts.push(calls() - before);
+    }
+    counts
+}
+
+#[test]
+fn a_round_that_comes_again_needs_no_page_call() {
+    for seed in 0..6 {
+        for lasting in [false, true] {
+            let counts = rounds(&program(seed, lasting), 12);
+            assert!(counts[0] > 0);
+            assert_eq!(counts[8..], [0; 4], "seed {seed}, lasting {lasting}: {counts:?}");
+        }
+    }
+}
