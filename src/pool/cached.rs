@@ -166,6 +166,9 @@ impl Pool {
         let arena = index(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
         let any = heap.flush(Whose::Stream(arena), enough);
-        Ok(any && enough(&heap) || heap.flush(Whose::All, enough) || any)
+        if any && enough(&heap) {
+            return Ok(true);
+        }
+        Ok(heap.flush(Whose::All, enough) || any)
     }
 }

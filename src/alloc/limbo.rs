@@ -1,0 +1,137 @@
+//! Blocks that more streams use than the one that frees them. Once freed they are in *limbo*, neither live nor free,
+//! until all that work is complete.
+//!
+//! No lock of its own: the heap's.
+
+use super::heap::{Block, Heap};
+use super::node::Kind;
+use super::order::{COMMON, Clock};
+use super::space::Found;
+use crate::base::units::Timeline;
+
+/// Who uses a block beside the stream that will free it.
+#[derive(Debug, Default)]
+pub struct Users {
+    /// The part of a capture that it was handed out on.
+    pub(super) born: Option<Timeline>,
+    pub(super) streams: Vec<Timeline>,
+    /// Empty, with room for what its free will need.
+    needs: Clock,
+}
+
+/// A freed block and the work that must be complete before anybody may have it.
+#[derive(Debug)]
+pub struct Limbo {
+    /// The block.
+    pub at: u64,
+    /// Streams and numbers.
+    pub needs: Clock,
+}
+
+impl Heap {
+    /// The block is used on `stream` too.
+    pub fn record_use(&mut self, block: Block, by: Timeline) {
+        let start = self.block_start(block);
+        self.directory.set_special(start);
+        let users = self.users_of(start);
+        if !users.streams.contains(&by) {
+            users.streams.push(by);
+            users.needs.reserve(users.streams.len() + 2);
+        }
+    }
+
+    /// The entry of a block's users, with room for all that its free will need.
+    pub(super) fn users_of(&mut self, at: u64) -> &mut Users {
+        self.limbo.reserve(self.also_used.len() + 1);
+        let users = self.also_used.entry(at).or_default();
+        users.needs.reserve(users.streams.len() + 2);
+        users
+    }
+
+    /// Who still uses a block that is freed on `stream`, beside that stream; none if nobody does.
+    pub(super) fn users_at_free(&mut self, block: Block, stream: u32, complete: bool) -> Option<Users> {
+        let here = self.arena(stream).id;
+        if here.capture.is_none() && self.also_used.is_empty() {
+            return None;
+        }
+        let mut users = self
+            .also_used
+            .remove(&self.block_start(block))
+            .unwrap_or_default();
+        if complete {
+            // only its owner knows when a graph is done
+            users.streams.retain(|user| user.capture.is_some());
+        }
+        users.streams.retain(|user| *user != here);
+        if here.capture.is_some() && !complete {
+            match users.born {
+                Some(born) if born.capture == here.capture => users.born = None,
+                // the graph uses it on each launch, and the stream's own work may still do so
+                _ => users.streams.push(Timeline::of(here.stream)),
+            }
+        }
+        (users.born.is_some() || !users.streams.is_empty()).then_some(users)
+    }
+
+    /// A block freed while others use it waits for all of them. Events of streams can be recorded only in calls
+    /// that name them, so they are asked for.
+    pub(super) fn hold_back(&mut self, block: Block, bytes: u64, stream: Option<u32>, users: Users) {
+        let Users {
+            born,
+            streams,
+            mut needs,
+        } = users;
+        let mut need = |heap: &mut Heap, user: u32| {
+            if !needs.iter().any(|need| need.0 == user) {
+                needs.push((user, heap.arena_mut(user).tick(bytes)));
+                heap.want_event(user);
+            }
+        };
+        for id in streams.into_iter().chain(born) {
+            let user = self.stream(id);
+            need(self, user);
+        }
+        if let Some(stream) = stream {
+            need(self, stream);
+        }
+        self.stats.pending += bytes;
+        match block {
+            Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,
+            Block::Small(slab, index) => self.slabs.set_limbo(slab, index),
+        }
+        self.limbo.push_back(Limbo {
+            at: self.block_start(block),
+            needs,
+        });
+    }
+
+    /// Frees, for everybody, the held-back blocks whose streams are done. Looks at a bounded number.
+    pub(super) fn release_limbo(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..self.limbo.len().min(256) {
+            let held = self.limbo.pop_front().expect("an entry");
+            if !held
+                .needs
+                .iter()
+                .all(|&(stream, seq)| self.is_complete(stream, seq))
+            {
+                self.limbo.push_back(held);
+                continue;
+            }
+            any = true;
+            match self.space.find(held.at) {
+                Found::Start(id) if self.space.nodes[id].kind == Kind::Limbo => {
+                    self.stats.pending -= self.space.nodes[id].len;
+                    self.put_free(id, COMMON);
+                }
+                Found::Start(id) | Found::Inside(id) => {
+                    let slab = self.space.nodes[id].slab;
+                    self.stats.pending -= self.slabs.block_bytes(slab);
+                    self.return_block(slab, self.slabs.index_of(slab, held.at));
+                }
+                Found::Outside => unreachable!("a held-back block is the pool's"),
+            }
+        }
+        any
+    }
+}
