@@ -124,6 +124,9 @@ impl Pool {
         let directory = Directory::new().map_err(|error| translate(error, StreamHandle(0)))?;
         let directory = Arc::new(directory);
         let mut heap = Heap::new(slot, config.reuse, config.release_threshold, directory.clone());
+        if config.max_bytes != 0 {
+            heap.crowded = config.max_bytes / 2;
+        }
         heap.placed = backend.pages_have_addresses();
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {

@@ -94,6 +94,8 @@ fn what_is_kept_is_no_leak_and_comes_back_when_it_is_needed() {
     assert!(fill(&pool, &cache) > 500 * K);
     let whole = alloc(&pool, &cache, 64 * M).expect("all of the memory, what was kept included");
     assert!(free(&pool, &cache, whole).is_ok());
+    assert!(cache.alloc(100, 0).is_none(), "near its limit a pool keeps nothing");
+    assert_eq!(pool.reset_peaks(), Ok(()));
     let kept = fill(&pool, &cache);
     assert_eq!(pool.squeeze(), Ok(64 * M), "{kept} B that were kept went, too");
     assert_eq!(pool.stats().expect("stats").reserved, 0);
@@ -107,7 +109,7 @@ fn what_is_kept_is_no_leak_and_comes_back_when_it_is_needed() {
 
 #[test]
 fn memory_comes_from_another_threads_cache() {
-    let pool = pool(limited(32 * M));
+    let pool = pool(limited(64 * M));
     let theirs = cache(&pool);
     fill(&pool, &theirs);
     let long = alloc(&pool, &theirs, 20 * M).expect("a block");
@@ -115,7 +117,7 @@ fn memory_comes_from_another_threads_cache() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let own = cache(&pool);
-            let whole = alloc(&pool, &own, 32 * M).expect("all of the memory");
+            let whole = alloc(&pool, &own, 64 * M).expect("all of the memory");
             assert!(free(&pool, &own, whole).is_ok());
         });
     });

@@ -133,9 +133,9 @@ impl Heap {
         }
     }
 
-    /// Whether caches may keep anything: not while more is held than the release threshold allows.
+    /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.
     fn set_caching(&mut self) {
-        let idle = self.stats.reserved > self.release_threshold;
+        let idle = self.stats.reserved > self.release_threshold || self.stats.used_peak > self.crowded;
         if idle != self.caches.idle {
             self.caches.idle = idle;
             for cache in &self.caches.all {
@@ -308,6 +308,7 @@ impl Heap {
             cache.take_low();
         }
         self.stats.used_peak = self.used_now();
+        self.tune_caches();
     }
 
     /// The figures as the program sees them.

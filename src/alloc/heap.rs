@@ -65,6 +65,9 @@ pub struct Heap {
     pub reuse: Reuse,
     /// Free memory above this is given back.
     pub release_threshold: u64,
+    /// A pool that needed more than this is near its limit: memory matters more than time, so threads keep nothing, and
+    /// each free that is worth one has its event.
+    pub crowded: u64,
     /// No extent, and so no block, crosses from one page to another (`apart`).
     pub apart: bool,
     /// Pages come with their addresses; they are apart then.
@@ -102,6 +105,7 @@ impl Heap {
             stats: Stats::default(),
             reuse,
             release_threshold,
+            crowded: u64::MAX,
             apart: false,
             placed: false,
         }

@@ -130,8 +130,8 @@ impl Arena {
     }
 
     /// Is an event due in this call, which names the stream?
-    pub fn event_due(&self) -> bool {
-        if self.reach.is_some() {
+    pub fn event_due(&self, crowded: bool) -> bool {
+        if self.reach.is_some() && !crowded {
             return false; // there will be one when somebody needs it
         }
         let due = self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES;
@@ -266,8 +266,9 @@ impl Heap {
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered. Never on one that
     /// is being captured: the event would be part of the graph.
     pub fn event_due(&mut self, stream: u32) -> Option<u64> {
+        let crowded = self.stats.used_peak > self.crowded;
         let arena = self.arena_mut(stream);
-        let due = arena.id.capture.is_none() && arena.event_due();
+        let due = arena.id.capture.is_none() && arena.event_due(crowded);
         due.then(|| {
             arena.advance();
             arena.seq
