@@ -94,7 +94,10 @@ fn what_is_kept_is_no_leak_and_comes_back_when_it_is_needed() {
     assert!(fill(&pool, &cache) > 500 * K);
     let whole = alloc(&pool, &cache, 64 * M).expect("all of the memory, what was kept included");
     assert!(free(&pool, &cache, whole).is_ok());
-    assert!(cache.alloc(100, 0).is_none(), "near its limit a pool keeps nothing");
+    assert!(
+        cache.alloc(100, 0).is_none(),
+        "near its limit a pool keeps nothing"
+    );
     assert_eq!(pool.reset_peaks(), Ok(()));
     let kept = fill(&pool, &cache);
     assert_eq!(pool.squeeze(), Ok(64 * M), "{kept} B that were kept went, too");

@@ -9,6 +9,8 @@
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
+use weir::alloc::directory::Directory;
+use weir::alloc::gate::{Gate, Shut};
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
 use weir::backend::Event;
@@ -32,6 +34,10 @@ struct Pool {
     queued: AtomicU64,
     done: AtomicU64,
     eager: bool,
+}
+
+fn directory() -> std::sync::Arc<Directory> {
+    std::sync::Arc::new(Directory::new().expect("room for it"))
 }
 
 impl Pool {
@@ -197,4 +203,40 @@ fn a_stream_may_be_forgotten_and_come_back() {
             ],
         );
     }
+}
+
+/// A thread's cache and its visitor: never both inside, and each sees what the other did there.
+#[test]
+fn the_owner_and_a_visitor_are_never_in_a_cache_at_once() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let gate = Arc::new(Gate::default());
+        let inside = Arc::new(AtomicU64::new(0));
+        let kept = Arc::new(AtomicU64::new(0));
+        let owner = {
+            let (gate, inside, kept) = (Arc::clone(&gate), Arc::clone(&inside), Arc::clone(&kept));
+            thread::spawn(move || {
+                let mut done = 0;
+                for _ in 0..2 {
+                    if let Some(_pass) = gate.enter() {
+                        assert_eq!(inside.swap(1, Ordering::Relaxed), 0);
+                        kept.store(kept.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        inside.store(0, Ordering::Relaxed);
+                        done += 1;
+                    }
+                }
+                done
+            })
+        };
+        gate.shut(Shut::Visit);
+        Gate::announce();
+        gate.wait();
+        assert_eq!(inside.swap(2, Ordering::Relaxed), 0);
+        let taken = kept.swap(0, Ordering::Relaxed);
+        inside.store(0, Ordering::Relaxed);
+        gate.open(Shut::Visit);
+        let done = owner.join().unwrap();
+        assert_eq!(taken + kept.load(Ordering::Relaxed), done);
+    });
 }
