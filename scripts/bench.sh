@@ -52,7 +52,7 @@ done
 
 case $memory in
 host) all=(weir-host null malloc mimalloc jemalloc) ;;
-device) all=(weir null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
+device) all=(weir weir-declared null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
 *) echo "bench: --memory $memory: expected host or device" >&2; exit 2 ;;
 esac
 # Scenarios that share a process, and the seconds that it may take. What matters most comes first.
@@ -106,6 +106,10 @@ run_bench() {
     local name=$1 adaptor=$1 variables=()
     shift
     case $name in
+    weir-declared)
+        adaptor=weir variables=(WEIR_DECLARED_STREAMS=1)
+        set -- --label weir-declared "$@"
+        ;;
     cudaMallocAsync) adaptor=cuda_async ;;
     torch) variables=(PYTORCH_CUDA_ALLOC_CONF=) ;;
     torch-expandable) adaptor=torch variables=(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) ;;
