@@ -112,7 +112,7 @@ pub struct Cache {
     count: AtomicU16,
     bytes: AtomicU64,
     low: AtomicU64,
-    /// The most bytes to keep.
+    /// The most bytes to keep, beside the long block.
     limit: AtomicU64,
     taken: AtomicU64,
     kept: AtomicU64,
@@ -189,12 +189,13 @@ impl Cache {
     #[inline]
     pub fn keep(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
+        let long = self.long.what.load(Relaxed) * GRAIN;
         if usize::from(self.count.load(Relaxed)) == BLOCKS
-            || self.bytes.load(Relaxed) >= self.limit.load(Relaxed)
+            || self.bytes.load(Relaxed) - long >= self.limit.load(Relaxed)
         {
             return None;
         }
-        let most = match self.long.what.load(Relaxed) {
+        let most = match long {
             0 => self.most,
             _ => self.most.min(LONG),
         };
@@ -399,7 +400,8 @@ impl Cache {
 
     /// Are there hardly any places left, or room for bytes?
     pub fn is_full(&self) -> bool {
-        let (bytes, limit) = (self.bytes.load(Relaxed), self.limit.load(Relaxed));
+        let long = self.long.what.load(Relaxed) * GRAIN;
+        let (bytes, limit) = (self.bytes.load(Relaxed) - long, self.limit.load(Relaxed));
         self.count.load(Relaxed) as usize > BLOCKS * 15 / 16 || bytes > limit - limit / 16
     }
 

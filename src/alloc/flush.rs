@@ -133,9 +133,14 @@ impl Heap {
         }
     }
 
+    /// Is the pool near its limit?
+    pub(super) fn is_crowded(&self) -> bool {
+        self.stats.used_peak > self.crowded
+    }
+
     /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.
     fn set_caching(&mut self) {
-        let idle = self.stats.reserved > self.release_threshold || self.stats.used_peak > self.crowded;
+        let idle = self.stats.reserved > self.release_threshold || self.is_crowded();
         if idle != self.caches.idle {
             self.caches.idle = idle;
             for cache in &self.caches.all {

@@ -257,8 +257,11 @@ impl Heap {
                 .is_none_or(|arena| arena.completed >= seq)
     }
 
-    /// Somebody needs an event on a stream, at the next call that names it.
+    /// Somebody needs an event on a stream, at the next call that names it; at once if the pool can reach it.
     pub fn want_event(&mut self, stream: u32) {
+        if self.arena(stream).reach.is_some() && !self.is_crowded() {
+            return;
+        }
         self.arena_mut(stream).wanted = true;
         self.call_owners(stream);
     }
@@ -266,7 +269,7 @@ impl Heap {
     /// Is it worth recording an event on `stream` in this call? Gives the number to be covered. Never on one that
     /// is being captured: the event would be part of the graph.
     pub fn event_due(&mut self, stream: u32) -> Option<u64> {
-        let crowded = self.stats.used_peak > self.crowded;
+        let crowded = self.is_crowded();
         let arena = self.arena_mut(stream);
         let due = arena.id.capture.is_none() && arena.event_due(crowded);
         due.then(|| {

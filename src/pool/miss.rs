@@ -349,10 +349,17 @@ impl Pool {
         most != 0 && peak > most / 2
     }
 
+    /// May it come near its limit? Its pages are small long before, because blocks that stay keep the pages in which they
+    /// lie, and what large ones lose at the ends of blocks is missing in the end.
+    fn may_come_near(&self, peak: u64) -> bool {
+        let most = self.config.max_bytes;
+        most != 0 && peak > most / 8
+    }
+
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
     fn page_sizes(&self, peak: u64) -> (u64, u64) {
         let slot = self.backend.granularity();
-        let (share, least) = match self.near_limit(peak) {
+        let (share, least) = match self.may_come_near(peak) {
             true => (PAGE_SHARE_NEAR, slot),
             false => (PAGE_SHARE, PAGE_MIN.max(slot)),
         };
@@ -366,7 +373,7 @@ impl Pool {
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak);
-        let slack = match self.near_limit(peak) {
+        let slack = match self.may_come_near(peak) {
             true => self.config.slack.min(SLACK_NEAR),
             false => self.config.slack,
         };
@@ -487,7 +494,7 @@ impl Pool {
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
         let peak = heap.stats.used_peak;
-        let near = self.near_limit(peak);
+        let near = self.may_come_near(peak);
         heap.flush(Whose::All, |_| false);
         heap.come_to_rest(index, !near);
         drop(heap);
