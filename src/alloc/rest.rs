@@ -24,6 +24,10 @@ const LOWS: usize = 8;
 /// The share of the peak in use that may be in use beyond the low point.
 const NEAR: u64 = 64;
 
+/// Allocations for each node before the pool may come to rest again, which is linear in nodes.
+const TURNS: u64 = 2;
+/// So many nodes are looked at in the time that a few page moves take.
+const FEW: u64 = 2048;
 /// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
 const PATIENCE: u64 = 16;
 
@@ -47,6 +51,8 @@ pub struct Rest {
     mapped: u64,
     /// There were too many of them.
     gave_up: bool,
+    /// Allocations when the pool last came to rest.
+    allocations: u64,
 }
 
 impl Default for Rest {
@@ -61,6 +67,7 @@ impl Default for Rest {
             rested: false,
             mapped: 0,
             gave_up: false,
+            allocations: 0,
         }
     }
 }
@@ -143,13 +150,17 @@ impl Heap {
             self.go_home(page, stream);
         }
         self.sort_bins();
+        self.rest.allocations = self.stats.allocations;
         self.rest.taken(self.used_now());
     }
 
     /// An allocation is about to be made: has the pool come to rest?
     pub fn is_rest_due(&mut self) -> bool {
-        self.stats.used < self.rest.watch.saturating_add(self.most_kept())
-            && self.rest.is_due(self.used_now())
+        let due = self.stats.used < self.rest.watch.saturating_add(self.most_kept())
+            && self.rest.is_due(self.used_now());
+        let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
+        let nodes = self.space.nodes.count() as u64;
+        due && (nodes <= FEW || since >= TURNS * nodes)
     }
 
     /// A plan was carried out.
