@@ -406,7 +406,8 @@ typedef struct {
    */
   uint64_t used_bytes;
   /**
-   * Highest used_bytes since creation or the last weir_pool_reset_peaks.
+   * Highest used_bytes since creation or the last weir_pool_reset_peaks; with several threads it may be too high by
+   * what they kept.
    */
   uint64_t used_bytes_peak;
   /**
@@ -418,7 +419,7 @@ typedef struct {
    */
   uint64_t reserved_bytes_peak;
   /**
-   * Free bytes inside slabs of small blocks.
+   * Free bytes inside slabs of small blocks, and in blocks that threads keep for their next requests.
    */
   uint64_t cached_bytes;
   /**

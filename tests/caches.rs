@@ -177,10 +177,9 @@ fn a_full_cache_makes_room_and_keeps_on() {
     }
 }
 
-/// Threads free each other's blocks, and each block twice at about the same time: one of the two fails. Meanwhile
-/// others look into the caches.
+/// Threads free each other's blocks, while another one looks into the caches: no block is in two hands.
 #[test]
-fn of_two_frees_of_a_block_one_succeeds() {
+fn threads_free_each_others_blocks_while_caches_are_looked_into() {
     let pool = pool(config());
     let handed: [Mutex<Vec<Addr>>; 2] = Default::default();
     let (stop, live) = (AtomicBool::new(false), Mutex::new(HashSet::new()));
@@ -207,7 +206,7 @@ fn of_two_frees_of_a_block_one_succeeds() {
                             })
                         };
                         while let Some(at) = next(&mut random) {
-                            // whoever comes first takes it out of the set; the other one finds no live block of that name
+                            // each block is on both lists; whoever takes it out of the set frees it
                             if live.lock().unwrap().remove(&at) {
                                 assert!(free(pool, &cache, at).is_ok());
                                 freed += 1;

@@ -77,7 +77,7 @@ pub struct Kept {
     pub seq: u64,
 }
 
-/// What a cache has done since the heap last asked.
+/// What a cache has done since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Blocks handed out.

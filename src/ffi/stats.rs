@@ -17,13 +17,14 @@ pub struct weir_pool_stats {
     pub struct_size: usize,
     /// Bytes in live blocks, rounded up as they were allocated.
     pub used_bytes: u64,
-    /// Highest used_bytes since creation or the last weir_pool_reset_peaks.
+    /// Highest used_bytes since creation or the last weir_pool_reset_peaks; with several threads it may be too high by
+    /// what they kept.
     pub used_bytes_peak: u64,
     /// Bytes of memory held.
     pub reserved_bytes: u64,
     /// Highest reserved_bytes since creation or the last weir_pool_reset_peaks.
     pub reserved_bytes_peak: u64,
-    /// Free bytes inside slabs of small blocks.
+    /// Free bytes inside slabs of small blocks, and in blocks that threads keep for their next requests.
     pub cached_bytes: u64,
     /// Free bytes that are ready for a stream.
     pub free_bytes: u64,

@@ -105,7 +105,12 @@ pub fn beside<R>(
     let cache = cached(pool, stream, |cache| Some(cache.clone()));
     let result = f(cache.as_ref());
     if cache.is_some_and(|cache| cache.is_ended()) {
-        with_slot(pool, stream, |slot| *slot = Slot::default());
+        // a callback may have put another one there
+        with_slot(pool, stream, |slot| {
+            if slot.cache.as_ref().is_some_and(ThreadCache::is_ended) {
+                *slot = Slot::default();
+            }
+        });
     }
     result
 }

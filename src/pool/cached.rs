@@ -105,6 +105,8 @@ impl Pool {
 
     /// The handle of a stream will come to mean something else.
     pub fn stream_changed(&self, stream: StreamHandle) {
+        // whoever else records events on streams within reach holds it, too, and may have this one on its list
+        let _grow = self.grow.lock();
         self.cover();
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);
@@ -138,7 +140,7 @@ impl Pool {
         stream: Named,
     ) -> Option<&'a ThreadCache> {
         let own = own?;
-        if stream.line.is_some_and(|line| line != own.line) {
+        if stream.line != own.stream.line {
             heap.close_cache(&own.cache);
             return None;
         }

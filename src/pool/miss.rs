@@ -28,7 +28,7 @@ pub(super) const PAGE_MIN: u64 = 8 << 20;
 /// with the page.
 pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
-/// A pool that holds less has a say in nobody's memory.
+/// A pool without a limit that holds less grows before it takes from threads what they keep.
 const LITTLE: u64 = 128 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;

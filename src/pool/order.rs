@@ -128,7 +128,8 @@ impl Pool {
     }
 
     /// Records an event on each stream within reach that has freed something no event covers, and gives the queued work
-    /// the moment that it takes to notice if there was none. Returns whether anything was recorded.
+    /// the moment that it takes to notice if there was none. Returns whether anything was recorded. The caller holds
+    /// `grow`, which keeps a stream from being given up meanwhile.
     pub(super) fn cover(&self) -> bool {
         let Ok(mut heap) = self.books() else { return false };
         let uncovered = heap.uncovered();

@@ -81,8 +81,8 @@ impl Pool {
         self.give_back(0, 0).0
     }
 
-    /// Gives back free pages of at least `least` bytes down to `keep` bytes: how many bytes that were, and what went wrong, if anything
-    /// did. The caller holds `grow`.
+    /// Gives back free pages of at least `least` bytes until at most `keep` are reserved: how many bytes that were, and what
+    /// went wrong, if anything did. The caller holds `grow`.
     pub(super) fn give_back(&self, keep: u64, least: u64) -> (u64, Result<(), BackendError>) {
         let Ok(mut heap) = self.books() else {
             return (0, Ok(()));
