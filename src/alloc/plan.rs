@@ -24,6 +24,11 @@ const LOOK: usize = 24;
 /// Room wanted behind a fresh window, and pages gathered beyond what is missing, for a better fit.
 const SPARE: u64 = 64 << 20;
 
+/// In proportion to the driver's prices: 19.5 us to map a page, of four slots mostly...
+const MISSING: u64 = 3;
+/// ...and 13 us to unmap one.
+const CONFLICT: u64 = 8;
+
 /// Where pages may come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources {
@@ -100,9 +105,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// In proportion to the driver's prices: 19.5 us to map a page, of four slots mostly; 13 us to unmap one.
+    /// In units of 1.6 us.
     fn cost(&self, slot: u64) -> u64 {
-        self.missing / slot * 3 + self.conflicts * 8
+        self.missing / slot * MISSING + self.conflicts * CONFLICT
     }
 
     /// Does any of `[from, to)` lie in the window?
@@ -219,6 +224,7 @@ impl Heap {
     /// What a window at `start` would take; none if something is in the way or it costs `most` or more.
     fn survey(&self, start: u64, len: u64, stream: u32, wake: bool, most: u64) -> Option<Window> {
         let slot = self.space.slot();
+        let fresh = len.div_ceil(slot) * MISSING;
         let (Found::Start(first) | Found::Inside(first)) = self.space.find(start) else {
             return None;
         };
@@ -248,13 +254,14 @@ impl Heap {
                         if wake && self.wakes(piece, &window, stream, &mut woken).is_some() {
                             continue;
                         }
-                        if self.rest.keeps() || !self.can_clear(piece.mapping) {
+                        if !self.can_clear(piece.mapping) {
                             return None;
                         }
                         window.conflicts += 1;
                         window.missing +=
                             piece.to.min(round_up(window.end, slot)) - round_down(piece.at.max(start), slot);
-                        if window.cost(slot) >= most {
+                        let cost = window.cost(slot);
+                        if cost >= most || !self.rest.clears(cost, fresh) {
                             return None; // a hole can be long
                         }
                     }

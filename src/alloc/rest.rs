@@ -30,6 +30,10 @@ const TURNS: u64 = 2;
 const FEW: u64 = 2048;
 /// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
 const PATIENCE: u64 = 16;
+/// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
+const SAVING: u64 = 8;
+/// ...and no more of them than one for so many pages.
+const SPARED: u64 = 32;
 
 /// When the pool comes to rest.
 #[derive(Debug)]
@@ -51,6 +55,10 @@ pub struct Rest {
     mapped: u64,
     /// There were too many of them.
     gave_up: bool,
+    /// Dormant mappings removed since the first rest.
+    cleared: u64,
+    /// So many may be.
+    spared: u64,
     /// Allocations when the pool last came to rest.
     allocations: u64,
 }
@@ -67,17 +75,20 @@ impl Default for Rest {
             rested: false,
             mapped: 0,
             gave_up: false,
+            cleared: 0,
+            spared: 0,
             allocations: 0,
         }
     }
 }
 
 impl Rest {
-    /// Are layouts expected to come back? Then no dormant mapping is removed to make place for another, though it
-    /// may be cheaper for once. Not before the first rest, since the first layout is as good as any, and not for a
-    /// program that keeps asking for new ones.
-    pub fn keeps(&self) -> bool {
-        self.rested && !self.gave_up
+    /// May dormant mappings be removed for a window that costs so much, where a fresh one costs `fresh`? Always before
+    /// the first rest, since the first layout is as good as any, and for a program that keeps asking for new ones.
+    /// Else layouts are expected to come back, and it may though it is dearer for once, as a mapping that is needed
+    /// again pushes another one out, in turns for ever: only now and then, where it saves nearly all.
+    pub fn clears(&self, cost: u64, fresh: u64) -> bool {
+        !self.rested || self.gave_up || cost * SAVING <= fresh && self.cleared < self.spared
     }
 
     /// An allocation finds so much in use: has the pool come to rest?
@@ -101,6 +112,14 @@ impl Rest {
         self.low = u64::MAX;
         self.below = self.floor() + peak / NEAR + 1;
         self.watch = u64::MAX;
+    }
+
+    /// Dormant mappings were removed.
+    fn count_cleared(&mut self, cleared: u64, pages: u64) {
+        if self.rested {
+            self.cleared += cleared;
+        }
+        self.spared = pages / SPARED;
     }
 
     /// Has the pool grown so much that the layout which it has now may do without any move?
@@ -168,10 +187,11 @@ impl Heap {
         self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
         let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
         self.stats.pages_moved += woken + mapped;
+        let pages = self.pages.count();
+        self.rest.count_cleared(plan.clear.len() as u64, pages);
         if woken + mapped > 0 {
             let used = self.used_now();
-            self.rest
-                .moved(woken, mapped, self.pages.count(), used, self.stats.used_peak);
+            self.rest.moved(woken, mapped, pages, used, self.stats.used_peak);
         }
     }
 

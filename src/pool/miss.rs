@@ -15,6 +15,7 @@ use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
+use std::sync::atomic::Ordering;
 
 /// The first address range; each further one is twice as long.
 const FIRST_RANGE: u64 = 64 << 30;
@@ -28,6 +29,11 @@ pub(super) const PAGE_MIN: u64 = 8 << 20;
 /// with the page.
 pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
+/// Where pages hardly ever move, fewer than one for so many that were created, what is lost with larger ones is
+/// little: then they are created in this share of what the pool needs, up to so many bytes at least.
+const QUIET: u64 = 16;
+const PAGE_SHARE_QUIET: u64 = 144;
+const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// A pool without a limit that holds less grows before it takes from threads what they keep.
 const LITTLE: u64 = 128 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
@@ -356,15 +362,19 @@ impl Pool {
         most != 0 && peak > most / 8
     }
 
-    /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
-    fn page_sizes(&self, peak: u64) -> (u64, u64) {
+    /// The smallest and the largest page that a pool creates that needs so much and has moved so many pages, if it has
+    /// the choice.
+    fn page_sizes(&self, peak: u64, moved: u64) -> (u64, u64) {
         let slot = self.backend.granularity();
-        let (share, least) = match self.may_come_near(peak) {
-            true => (PAGE_SHARE_NEAR, slot),
-            false => (PAGE_SHARE, PAGE_MIN.max(slot)),
+        let quiet = moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
+        let (share, least, most) = match self.may_come_near(peak) {
+            true => (PAGE_SHARE_NEAR, slot, slot),
+            false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
         };
         let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
-        (least, 1 << (63 - largest.leading_zeros()))
+        let largest = 1 << (63 - largest.leading_zeros());
+        (largest.min(most), largest)
     }
 
     fn room(&self, len: u64) -> Result<Room, Error> {
@@ -372,7 +382,7 @@ impl Pool {
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(heap.used_now() + len);
-        let (least, largest) = self.page_sizes(peak);
+        let (least, largest) = self.page_sizes(peak, stats.pages_moved);
         let slack = match self.may_come_near(peak) {
             true => self.config.slack.min(SLACK_NEAR),
             false => self.config.slack,
@@ -495,12 +505,12 @@ impl Pool {
         let index = index(&mut heap, stream);
         let peak = heap.stats.used_peak;
         let near = self.may_come_near(peak);
+        let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
         heap.come_to_rest(index, !near);
         drop(heap);
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
-            let largest = self.page_sizes(peak).1;
             self.poll();
             let _ = self.give_back(0, largest + 1);
         }
