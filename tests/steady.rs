@@ -1,4 +1,4 @@
-//! A program that repeats itself comes to a round without any page call.
+//! A program that repeats itself comes to a round without any page call; one without any order to rounds with few.
 
 mod common;
 
@@ -77,6 +77,48 @@ fn a_round_that_comes_again_needs_no_page_call() {
             let counts = rounds(&program(seed, lasting), 12);
             assert!(counts[0] > 0);
             assert_eq!(counts[8..], [0; 4], "seed {seed}, lasting {lasting}: {counts:?}");
+        }
+    }
+}
+
+/// Replaces blocks at random. Page calls of each round, and the peak of what is held for what is live.
+fn disorder(seed: u64, mut size: impl FnMut(&mut Random) -> u64) -> (Vec<u64>, f64) {
+    let memory = Counting::new(true);
+    let pool = Pool::new(config(), memory.clone()).expect("a pool");
+    let calls = || memory.calls(Call::Create) + memory.calls(Call::Map) + memory.calls(Call::Unmap);
+    let mut random = Random(seed);
+    let mut blocks: Vec<Addr> = (0..48)
+        .map(|_| pool.alloc(size(&mut random), 0, STREAM).expect("memory"))
+        .collect();
+    let mut counts = Vec::new();
+    for _ in 0..8 {
+        let before = calls();
+        for _ in 0..4000 {
+            let at = &mut blocks[random.below(48) as usize];
+            pool.free(*at, STREAM).expect("a block");
+            *at = pool.alloc(size(&mut random), 0, STREAM).expect("memory");
+        }
+        pool.validate();
+        counts.push(calls() - before);
+    }
+    let stats = pool.stats().expect("stats");
+    (counts, stats.reserved_peak as f64 / stats.used_peak as f64)
+}
+
+#[test]
+fn requests_in_no_order_hardly_move_pages_in_the_end() {
+    for seed in 1..4 {
+        let sizes: Vec<u64> = (0..20)
+            .map(|number| (1 << (number % 8)) * M + number * 100 * K)
+            .collect();
+        let any = disorder(seed, |random| random.log_uniform(8) * M + random.below(M));
+        let few = disorder(seed, |random| sizes[random.below(20) as usize]);
+        for (counts, held) in [any, few] {
+            assert!(
+                counts[7] < 400,
+                "seed {seed}: {counts:?} page calls for 4,000 requests"
+            );
+            assert!(held < 1.3, "seed {seed}: {held} times what was live");
         }
     }
 }

@@ -10,6 +10,7 @@
 
 use super::directory::{Directory, State};
 use super::flush::Caches;
+use super::leeway::Leeway;
 use super::limbo::{Limbo, Users};
 use super::node::{Kind, NIL, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
@@ -37,6 +38,8 @@ pub struct Heap {
     pub windows: Windows,
     /// When pages go back to where they were first.
     pub rest: Rest,
+    /// How much it may hold so that pages need not move.
+    pub leeway: Leeway,
     /// Slabs of small blocks.
     pub slabs: Slabs,
     /// What all threads know of the blocks.
@@ -93,6 +96,7 @@ impl Heap {
             pages: Pages::default(),
             windows: Windows::default(),
             rest: Rest::default(),
+            leeway: Leeway::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),

@@ -18,6 +18,7 @@ pub mod flush;
 pub mod gate;
 pub mod heap;
 pub mod join;
+pub mod leeway;
 pub mod limbo;
 pub mod node;
 pub mod order;

@@ -166,9 +166,11 @@ impl Heap {
                 best = Some(window);
             }
         };
-        // where such a request, or a longer one, went before
-        for start in self.windows.of(len).filter(|start| start.is_multiple_of(align)) {
-            consider(start);
+        // where such a request, or a longer one, went before; its pages are elsewhere if there is no order in requests
+        if !self.leeway.is_any() {
+            for start in self.windows.of(len).filter(|start| start.is_multiple_of(align)) {
+                consider(start);
+            }
         }
         let nodes = &self.space.nodes;
         let unbacked = |id: NodeId| id != NIL && matches!(nodes[id].kind, Kind::Hole | Kind::Void);
@@ -423,8 +425,9 @@ impl Heap {
         Some(gaps)
     }
 
-    /// Wholly free pages outside the window, ascending by size: loose ones, and those in free extents from the
-    /// longest down until there is enough.
+    /// Wholly free pages outside the window, ascending by size: loose ones, and those in free extents until there is
+    /// enough. From the longest extent down: pages next to each other stay so, and their layout may come back. But where
+    /// blocks come and go in no order, from the shortest up: long extents are of use as they are.
     pub(super) fn donors(&self, window: &Window, stream: u32, missing: u64) -> Vec<Donor> {
         let slot = self.space.slot();
         let mut pages: Vec<Donor> = self
@@ -438,9 +441,15 @@ impl Heap {
             })
             .collect();
         let mut sum = pages.iter().map(|page| page.bytes).sum::<u64>();
+        let compacts = self.leeway.is_any();
         let nodes = &self.space.nodes;
         'arenas: for arena in Heap::usable_arenas(stream) {
-            for id in self.arena(arena).bins.descending(nodes, slot) {
+            let bins = &self.arena(arena).bins;
+            let extents: Box<dyn Iterator<Item = NodeId>> = match compacts {
+                true => Box::new(bins.ascending(nodes, slot)),
+                false => Box::new(bins.descending(nodes, slot)),
+            };
+            for id in extents {
                 let (start, end) = (nodes[id].start, nodes[id].end());
                 let mut at = round_up(start, slot);
                 while at + slot <= end {
@@ -463,7 +472,7 @@ impl Heap {
                 }
             }
         }
-        // of equal pages the last is taken first: those of the longest extents, next to each other
+        // of equal pages the last is taken first
         pages.reverse();
         pages.sort_by_key(|donor| donor.bytes);
         pages

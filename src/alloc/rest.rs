@@ -29,7 +29,7 @@ const TURNS: u64 = 2;
 /// So many nodes are looked at in the time that a few page moves take.
 const FEW: u64 = 2048;
 /// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
-const PATIENCE: u64 = 16;
+const PATIENCE: u64 = 8;
 /// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
 const SAVING: u64 = 8;
 /// ...and no more of them than one for so many pages.
@@ -173,10 +173,12 @@ impl Heap {
         self.rest.taken(self.used_now());
     }
 
-    /// An allocation is about to be made: has the pool come to rest?
+    /// An allocation is about to be made: has the pool come to rest? Where blocks come and go in no order that is only when
+    /// nothing is in use: what is then moved home has to be moved again.
     pub fn is_rest_due(&mut self) -> bool {
         let due = self.stats.used < self.rest.watch.saturating_add(self.most_kept())
-            && self.rest.is_due(self.used_now());
+            && self.rest.is_due(self.used_now())
+            && (!self.leeway.is_any() || self.used_now() == 0);
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;
         due && (nodes <= FEW || since >= TURNS * nodes)
@@ -192,6 +194,8 @@ impl Heap {
         if woken + mapped > 0 {
             let used = self.used_now();
             self.rest.moved(woken, mapped, pages, used, self.stats.used_peak);
+            let again = !plan.novel && !self.rest.gave_up;
+            self.leeway.moved(self.stats.allocations, again);
         }
     }
 

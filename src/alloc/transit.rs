@@ -31,6 +31,8 @@ pub struct Plan {
     pub create: Vec<(u64, u64)>,
     /// Pages that came home without a call.
     pub woken: u64,
+    /// No window of this length is remembered.
+    pub novel: bool,
     /// Some of it comes from memory that only the asking stream may use yet.
     own: bool,
 }
@@ -60,9 +62,9 @@ impl Heap {
     pub(super) fn enact(&mut self, window: &Window, fills: &[Fill]) -> Plan {
         let mut plan = Plan {
             busy: NIL,
+            novel: self.windows.note(window.end - window.start, window.start),
             ..Plan::default()
         };
-        self.windows.note(window.end - window.start, window.start);
         let (mut start, mut end) = (window.start, window.end);
         let mut reach = |from: u64, to: u64| {
             start = start.min(from);

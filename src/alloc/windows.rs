@@ -25,12 +25,12 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A request of `len` bytes was given the window that starts at `start`.
-    pub fn note(&mut self, len: u64, start: u64) {
+    /// A request of `len` bytes was given the window that starts at `start`. Is it the first one of that length?
+    pub fn note(&mut self, len: u64, start: u64) -> bool {
         let (mut same, mut first) = (0, None);
         for &window in self.lengths.range((len, 0, 0)..(len + 1, 0, 0)) {
             if window.2 == start {
-                return;
+                return false;
             }
             same += 1;
             first = first.or(Some(window));
@@ -46,6 +46,7 @@ impl Windows {
         self.made += 1;
         self.lengths.insert(window);
         self.order.push_back(window);
+        same == 0
     }
 
     /// First addresses of windows of at least `len` bytes, the shortest first.

@@ -387,6 +387,11 @@ impl Pool {
             true => self.config.slack.min(SLACK_NEAR),
             false => self.config.slack,
         };
+        // what a threshold would have it give back at the next free is not worth creating
+        let leeway = match stats.reserved < heap.release_threshold {
+            true => heap.leeway.share(),
+            false => 0.0,
+        };
         let within = |slack: f64| {
             ((peak as f64 * (1.0 + slack)) as u64)
                 .saturating_sub(stats.reserved)
@@ -394,8 +399,8 @@ impl Pool {
         };
         Ok(Room {
             // a small pool takes whole pages from the start
-            early: within(slack / 4.0).max(if peak < 32 * least { least.min(limit) } else { 0 }),
-            slack: within(slack),
+            early: within(slack / 4.0 + leeway).max(if peak < 32 * least { least.min(limit) } else { 0 }),
+            slack: within(slack + leeway),
             limit,
             page_min: least,
             page_max: largest,

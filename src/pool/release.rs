@@ -26,6 +26,7 @@ impl Pool {
         self.cover();
         self.poll();
         let mut heap = self.books()?;
+        heap.leeway.end();
         heap.flush(Whose::All, |_| false);
         heap.flush_slabs();
         drop(heap);
@@ -41,6 +42,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
+        self.books()?.leeway.end();
         Ok(self.give_back_all())
     }
 

@@ -1,0 +1,107 @@
+//! How much more than it needs a pool may hold so that requests find a place without pages being moved.
+//!
+//! Moving pages holds memory down and costs microseconds a request. That is well spent where a few large requests do it, or
+//! where layouts come back. Where one request in a few moves pages for a length that was never seen before, blocks come
+//! and go in no order, and some more memory makes most moves needless. So the share grows step by step until requests
+//! hardly move pages any more; then long extents are kept whole, and earlier windows are not looked for.
+//!
+//! No lock of its own: the heap's. Callers: `rest` counts moves; `pool::miss` asks for the share; `pool::release` ends it.
+
+/// Requests that moved pages until the share may grow...
+const REQUESTS: u64 = 16;
+/// ...if they were one in so many at least.
+const OFTEN: u64 = 16;
+/// ...or, once it has grown, one in so many.
+const STILL: u64 = 256;
+/// So many requests of known lengths that moved pages, one after the other, end it: there is some order after all.
+const AGAIN: u64 = 64;
+/// How much it grows at a time, and at most.
+const STEP: f64 = 1.0 / 32.0;
+const MOST: f64 = 1.0 / 4.0;
+
+/// The share, and what it depends on.
+#[derive(Debug, Default)]
+pub struct Leeway {
+    /// Of the peak in use.
+    share: f64,
+    /// Requests that moved pages since `since`.
+    moved: u64,
+    /// Latest moves whose layout was expected to come back.
+    again: u64,
+    /// Number of the allocation when counting began.
+    since: u64,
+}
+
+impl Leeway {
+    /// A request, the pool's allocation of that number, has moved pages. `again`: its layout is expected to come back.
+    pub fn moved(&mut self, allocation: u64, again: bool) {
+        if again {
+            self.again += 1;
+            if self.again >= AGAIN {
+                self.end();
+            }
+            return;
+        }
+        self.again = 0;
+        self.moved += 1;
+        if self.moved < REQUESTS {
+            return;
+        }
+        let few = if self.is_any() { STILL } else { OFTEN };
+        if allocation.wrapping_sub(self.since) < REQUESTS * few {
+            self.share = (self.share + STEP).min(MOST);
+        }
+        (self.moved, self.since) = (0, allocation);
+    }
+
+    /// The share of the peak in use that may be held beyond it, and beyond the slack.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Do blocks come and go in no order?
+    pub fn is_any(&self) -> bool {
+        self.share > 0.0
+    }
+
+    /// Memory matters more.
+    pub fn end(&mut self) {
+        self.share = 0.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many requests move pages, one in `few`.
+    fn after(requests: u64, few: u64, again: bool, mut leeway: Leeway) -> Leeway {
+        let first = leeway.since;
+        (1..=requests).for_each(|number| leeway.moved(first + number * few, again));
+        leeway
+    }
+
+    #[test]
+    fn it_grows_while_requests_often_move_pages() {
+        let rare = after(10 * REQUESTS, OFTEN, false, Leeway::default());
+        assert!(!rare.is_any());
+        let often = after(REQUESTS, OFTEN - 1, false, rare);
+        assert_eq!(often.share(), STEP);
+        let still = after(REQUESTS, STILL - 1, false, often);
+        assert_eq!(still.share(), 2.0 * STEP);
+        let rare = after(10 * REQUESTS, STILL, false, still);
+        assert_eq!(rare.share(), 2.0 * STEP);
+        assert_eq!(after(1000, 1, false, rare).share(), MOST);
+    }
+
+    #[test]
+    fn it_ends_when_layouts_come_back() {
+        let grown = after(REQUESTS, 1, false, Leeway::default());
+        let shortly = after(AGAIN - 1, 1, true, grown);
+        assert!(shortly.is_any());
+        let grown = after(1, 1, false, shortly);
+        assert!(after(AGAIN - 1, 1, true, grown).is_any());
+        let grown = after(REQUESTS, 1, false, Leeway::default());
+        assert!(!after(AGAIN, 1, true, grown).is_any());
+    }
+}
