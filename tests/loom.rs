@@ -113,7 +113,7 @@ impl Pool {
     fn confirm(&self, clock: &Clock) {
         let mut books = self.books.lock().unwrap();
         books.0.complete(clock, &mut Vec::new());
-        books.0.absorb_complete();
+        books.0.absorb_complete(None);
         self.check(&books);
     }
 

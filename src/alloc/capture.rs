@@ -64,6 +64,6 @@ impl Heap {
             let arena = self.arena_mut(index);
             arena.completed = arena.seq;
         }
-        self.absorb_complete();
+        self.absorb_complete(None);
     }
 }

@@ -375,12 +375,15 @@ impl Heap {
     }
 
     /// Moves what is complete to the common arena. Each extent moves once for each time it is freed. Returns
-    /// whether anything moved.
-    pub fn absorb_complete(&mut self) -> bool {
+    /// whether anything moved. What the stream that `asks` has freed stays its own: it may use it anyway, and whether it
+    /// is complete by now is chance, on which the place of a block should not depend.
+    pub fn absorb_complete(&mut self, asks: Option<u32>) -> bool {
         let mut any = self.release_limbo();
         for stream in self.streams() {
-            let completed = self.arena(stream).completed;
-            any |= self.absorb(stream, completed, COMMON);
+            if asks != Some(stream) {
+                let completed = self.arena(stream).completed;
+                any |= self.absorb(stream, completed, COMMON);
+            }
             any |= self.return_strays(stream);
             let mut knows = std::mem::take(&mut self.arena_mut(stream).knows);
             knows.retain(|&other, &mut seq| !self.is_complete(other, seq));

@@ -239,9 +239,9 @@ impl Pool {
         };
         let mut any = if opportunistic {
             self.cover();
-            self.poll()
+            self.poll(Some(stream))
         } else {
-            self.confirm(&Clock::new())
+            self.confirm(&Clock::new(), Some(stream))
         };
         let mut heap = self.books()?;
         if heap.arenas[stream as usize].is_some() {
@@ -516,7 +516,7 @@ impl Pool {
         drop(heap);
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
-            self.poll();
+            self.poll(None);
             let _ = self.give_back(0, largest + 1);
         }
         Ok(())

@@ -78,7 +78,7 @@ impl Pool {
     pub fn synchronized(&self, mark: Mark) {
         let Ok(mut heap) = self.books() else { return };
         heap.complete(&mark.0, &mut self.stale.lock());
-        heap.absorb_complete();
+        heap.absorb_complete(None);
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
         if over {
@@ -155,8 +155,9 @@ impl Pool {
         true
     }
 
-    /// Looks which events are complete, and makes what they cover everybody's. The caller holds `grow`.
-    pub(super) fn poll(&self) -> bool {
+    /// Looks which events are complete, and makes what they cover everybody's, but for what the stream that `asks` has
+    /// freed. The caller holds `grow`.
+    pub(super) fn poll(&self, asks: Option<u32>) -> bool {
         let Ok(heap) = self.books() else { return false };
         let waiting: Vec<(u32, Vec<(Event, u64)>)> = heap
             .streams()
@@ -172,14 +173,14 @@ impl Pool {
                 done.push((stream, last.1));
             }
         }
-        self.confirm(&done)
+        self.confirm(&done, asks)
     }
 
     /// The host knows that this moment has passed. The caller holds `grow`.
-    pub(super) fn confirm(&self, done: &Clock) -> bool {
+    pub(super) fn confirm(&self, done: &Clock, asks: Option<u32>) -> bool {
         let Ok(mut heap) = self.books() else { return false };
         heap.complete(done, &mut self.stale.lock());
-        let any = heap.absorb_complete();
+        let any = heap.absorb_complete(asks);
         drop(heap);
         self.forget_stale();
         any
@@ -189,7 +190,7 @@ impl Pool {
     pub(super) fn wait_for_all(&self) -> bool {
         let Mark(clock) = self.mark_all();
         match self.backend.synchronize_all() {
-            Ok(()) => self.confirm(&clock),
+            Ok(()) => self.confirm(&clock, None),
             Err(BackendError::Capturing(_)) => self.wait_for_events(),
             Err(_) => false,
         }
@@ -208,6 +209,6 @@ impl Pool {
             .into_iter()
             .filter(|(event, _)| *event == Event::COMPLETE || self.backend.synchronize(*event).is_ok());
         let done = done.map(|(_, moment)| moment).collect();
-        self.confirm(&done)
+        self.confirm(&done, None)
     }
 }

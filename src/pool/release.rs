@@ -24,7 +24,7 @@ impl Pool {
         }
         let _grow = self.grow.lock();
         self.cover();
-        self.poll();
+        self.poll(None);
         let mut heap = self.books()?;
         heap.leeway.end();
         heap.flush(Whose::All, |_| false);
@@ -53,7 +53,7 @@ impl Pool {
         }
         let Some(_grow) = self.grow.try_lock() else { return };
         self.cover();
-        self.poll();
+        self.poll(None);
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;
         heap.flush(Whose::All, |_| false);
@@ -75,7 +75,7 @@ impl Pool {
                 heap.flush_slabs();
             }
             self.wait_for_all();
-            while self.confirm(&Clock::new()) {}
+            while self.confirm(&Clock::new(), None) {}
         }
         if let Ok(mut heap) = self.books() {
             heap.stats.squeezes += 1;
