@@ -145,12 +145,23 @@ impl Pool {
             };
             let Ok(mut heap) = self.books() else { return false };
             heap.add_event(index, event, covers, &mut self.stale.lock());
-            newest = Some(event);
+            newest = Some((event, (index, covers)));
         }
-        let Some(event) = newest else { return false };
+        let Some((event, moment)) = newest else {
+            return false;
+        };
         let start = Instant::now();
-        while event != Event::COMPLETE && start.elapsed() < NOTICE && self.backend.query(event) == Ok(false) {
-            std::hint::spin_loop();
+        while event != Event::COMPLETE && start.elapsed() < NOTICE {
+            match self.backend.query(event) {
+                Ok(false) => std::hint::spin_loop(),
+                Ok(true) => {
+                    if let Ok(mut heap) = self.books() {
+                        heap.complete(&[moment], &mut self.stale.lock());
+                    }
+                    break;
+                }
+                Err(_) => break,
+            }
         }
         true
     }
@@ -166,10 +177,10 @@ impl Pool {
         drop(heap);
         let mut done = Clock::new();
         for (stream, events) in waiting {
-            let complete = events
-                .iter()
-                .take_while(|event| self.backend.query(event.0) == Ok(true));
-            if let Some(last) = complete.last() {
+            let complete = |event: &&(Event, u64)| self.backend.query(event.0) == Ok(true);
+            // when the newest is complete, all are
+            let newest = events.last().filter(complete);
+            if let Some(last) = newest.or_else(|| events.iter().take_while(complete).last()) {
                 done.push((stream, last.1));
             }
         }
