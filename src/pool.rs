@@ -394,7 +394,8 @@ impl Pool {
     /// Checks every invariant; panics on the first that does not hold. Waits for a miss in progress.
     pub fn validate(&self) {
         let _grow = self.grow.lock();
-        if let Ok(heap) = self.books() {
+        if let Ok(mut heap) = self.books() {
+            heap.figures();
             heap.validate();
         }
     }

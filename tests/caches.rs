@@ -177,6 +177,40 @@ fn a_full_cache_makes_room_and_keeps_on() {
     }
 }
 
+/// A thread replaces blocks at random, of as many lengths as there are: what it keeps soon has one for each request, and
+/// the pool is hardly called any more.
+#[test]
+fn random_replacement_comes_to_need_the_pool_no_more() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let mut random = Random(7);
+    let mut live: Vec<Addr> = (0..32)
+        .map(|_| alloc(&pool, &cache, K).expect("a block"))
+        .collect();
+    let mut beside = 0;
+    for round in 0..60_000 {
+        let place = random.below(32) as usize;
+        let at = live[place];
+        if cache.free(at).is_none() {
+            assert!(pool.free_beside(Some(&cache), at, STREAM).is_ok());
+            beside += 1;
+        }
+        let bytes = 256 + random.below(256 * K - 255);
+        live[place] = cache.alloc(bytes, 0).unwrap_or_else(|| {
+            beside += 1;
+            pool.alloc_beside(Some(&cache), bytes, 0, STREAM)
+                .expect("a block")
+        });
+        if round == 30_000 {
+            beside = 0;
+        }
+    }
+    assert!(beside < 30, "{beside} of 60,000 calls");
+    let stats = pool.stats().expect("stats");
+    assert!(stats.reserved <= 32 * M, "{} B for 4 MiB", stats.reserved);
+    pool.validate();
+}
+
 /// Threads free each other's blocks, while another one looks into the caches: no block is in two hands.
 #[test]
 fn threads_free_each_others_blocks_while_caches_are_looked_into() {

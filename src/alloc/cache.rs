@@ -7,7 +7,8 @@
 //! them, longest first (`flush`).
 //!
 //! Blocks of a slab are listed by class. Others are listed by length, 64 lists an octave, and a request takes a block of
-//! its own length if there is one, else one that is longer by a 16th at most; long ones by a 256th.
+//! its own length if there is one, else one that is longer by a 16th at most, in a little pool by a quarter; long ones by
+//! a 256th.
 //!
 //! A kept block carries the number that its stream's next free would have had, so any event that covers the number was
 //! recorded after the free (see `order`): numbers are published before the event they are read for is recorded.
@@ -27,7 +28,7 @@ use super::order::COMMON;
 use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 /// Blocks a cache can keep.
 pub const BLOCKS: usize = 2048;
@@ -41,6 +42,9 @@ const LISTS: usize = list_of(LONG / GRAIN) + 1;
 /// The number of the long block, behind those of the lists.
 const THE_LONG: usize = LISTS;
 const WORDS: usize = (THE_LONG + 1).div_ceil(64);
+/// A request takes a block that is longer than itself by this shift of its length; and in a little pool by that one.
+const CLOSE: u32 = 4;
+const GENEROUS: u32 = 2;
 /// Blocks of a list that are looked at.
 const LOOK: usize = 8;
 
@@ -48,7 +52,7 @@ const LOOK: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(pub u64);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     at: AtomicU64,
     /// `Piece`: a slab's block, or grains.
@@ -59,6 +63,15 @@ struct Entry {
 }
 
 impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            at: AtomicU64::new(0),
+            what: AtomicU64::new(0),
+            seq: AtomicU64::new(0),
+            next: AtomicU16::new(NONE),
+        }
+    }
+
     fn write(&self, kept: Kept, what: u64) {
         self.at.store(kept.at, Relaxed);
         self.what.store(what, Relaxed);
@@ -88,6 +101,7 @@ pub struct Counts {
 
 /// The cache.
 #[derive(Debug)]
+#[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Cache {
     /// Who may work on it.
     pub gate: Gate,
@@ -102,10 +116,10 @@ pub struct Cache {
     directory: Arc<Directory>,
     /// The number of the latest free on the stream.
     clock: Arc<AtomicU64>,
-    entries: Box<[Entry]>,
+    entries: Box<[Entry; BLOCKS]>,
     /// The long block; none if it is of 0 grains.
     long: Entry,
-    lists: Box<[AtomicU16]>,
+    lists: [AtomicU16; LISTS],
     filled: [AtomicU64; WORDS],
     spare: AtomicU16,
     fresh: AtomicU16,
@@ -114,6 +128,8 @@ pub struct Cache {
     low: AtomicU64,
     /// The most bytes to keep, beside the long block.
     limit: AtomicU64,
+    /// A block may be longer than a request by the request's length shifted by this.
+    excess: AtomicU32,
     taken: AtomicU64,
     kept: AtomicU64,
 }
@@ -150,9 +166,9 @@ impl Cache {
             most,
             directory,
             clock,
-            entries: (0..BLOCKS).map(|_| Entry::default()).collect(),
-            long: Entry::default(),
-            lists: (0..LISTS).map(|_| AtomicU16::new(NONE)).collect(),
+            entries: Box::new([const { Entry::new() }; BLOCKS]),
+            long: Entry::new(),
+            lists: [const { AtomicU16::new(NONE) }; LISTS],
             filled: [const { AtomicU64::new(0) }; WORDS],
             spare: AtomicU16::new(NONE),
             fresh: AtomicU16::new(0),
@@ -160,6 +176,7 @@ impl Cache {
             bytes: AtomicU64::new(0),
             low: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            excess: AtomicU32::new(CLOSE),
             taken: AtomicU64::new(0),
             kept: AtomicU64::new(0),
         }
@@ -224,6 +241,12 @@ impl Cache {
         kept
     }
 
+    /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
+    #[inline]
+    fn entry(&self, id: u16) -> &Entry {
+        &self.entries[usize::from(id) % BLOCKS]
+    }
+
     fn push(&self, kept: Kept) {
         let (list, what) = match kept.piece {
             Piece::Small { class, block } => (class, block),
@@ -240,12 +263,11 @@ impl Cache {
                 id
             }
             id => {
-                self.spare
-                    .store(self.entries[usize::from(id)].next.load(Relaxed), Relaxed);
+                self.spare.store(self.entry(id).next.load(Relaxed), Relaxed);
                 id
             }
         };
-        let entry = &self.entries[usize::from(id)];
+        let entry = self.entry(id);
         entry.write(kept, what);
         let first = &self.lists[list];
         entry.next.store(first.load(Relaxed), Relaxed);
@@ -290,10 +312,10 @@ impl Cache {
 
     #[inline]
     fn unlink(&self, list: usize, before: u16, id: u16) -> Kept {
-        let entry = &self.entries[usize::from(id)];
+        let entry = self.entry(id);
         let next = entry.next.load(Relaxed);
         if before != NONE {
-            self.entries[usize::from(before)].next.store(next, Relaxed);
+            self.entry(before).next.store(next, Relaxed);
         } else {
             self.lists[list].store(next, Relaxed);
             if next == NONE {
@@ -310,14 +332,14 @@ impl Cache {
     #[inline]
     fn fitting(&self, grains: u64) -> Option<Kept> {
         let list = list_of(grains);
-        let most = grains + (grains >> 4);
+        let most = grains + (grains >> self.excess.load(Relaxed));
         let (mut id, mut before) = (self.lists[list].load(Relaxed), NONE);
         let mut best = (NONE, NONE, most + 1);
         for _ in 0..LOOK {
             if id == NONE {
                 break;
             }
-            let entry = &self.entries[usize::from(id)];
+            let entry = self.entry(id);
             let length = entry.what.load(Relaxed);
             if length == grains {
                 return Some(self.unlink(list, before, id));
@@ -333,24 +355,20 @@ impl Cache {
         // in the lists above every block is long enough
         let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
         let id = self.lists[above].load(Relaxed);
-        let length = self.entries[usize::from(id)].what.load(Relaxed);
+        let length = self.entry(id).what.load(Relaxed);
         (length <= most).then(|| self.unlink(above, NONE, id))
     }
 
     /// The first list from `list` on that has blocks.
     #[inline]
     fn filled_from(&self, list: usize) -> Option<usize> {
-        let mut word = list / 64;
-        let mut bits = self.filled.get(word)?.load(Relaxed) & u64::MAX << (list % 64);
+        let word = list / 64;
+        let first = |word: usize, mask: u64| {
+            let bits = self.filled.get(word)?.load(Relaxed) & mask;
+            (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
+        };
         // no block of the word after the next is short enough for a request of this one
-        for _ in 0..2 {
-            if bits != 0 {
-                return Some(word * 64 + bits.trailing_zeros() as usize);
-            }
-            word += 1;
-            bits = self.filled.get(word)?.load(Relaxed);
-        }
-        None
+        first(word, u64::MAX << (list % 64)).or_else(|| first(word + 1, u64::MAX))
     }
 
     #[inline]
@@ -377,7 +395,7 @@ impl Cache {
         let list = self.last_list()?;
         let entry = match list {
             THE_LONG => &self.long,
-            list => &self.entries[usize::from(self.lists[list].load(Relaxed))],
+            list => self.entry(self.lists[list].load(Relaxed)),
         };
         Some(self.read(entry, list).piece.bytes())
     }
@@ -419,6 +437,13 @@ impl Cache {
         self.limit.store(bytes, Relaxed);
     }
 
+    /// Whether a request may take a block that is a good deal longer. That costs memory where all blocks are short, but
+    /// less than keeping more of them would, and nearly every request then finds one.
+    pub fn set_generous(&self, generous: bool) {
+        self.excess
+            .store(if generous { GENEROUS } else { CLOSE }, Relaxed);
+    }
+
     // What follows may be called at any time: each figure is one that was true a moment ago.
 
     /// Bytes kept.
@@ -452,9 +477,9 @@ impl Cache {
         let long = long.map(|_| self.read(&self.long, THE_LONG));
         let known = |id: u16| (id != NONE).then_some(id);
         let lists = (0..LISTS).flat_map(move |list| {
-            let next = move |&id: &u16| known(self.entries[usize::from(id)].next.load(Relaxed));
+            let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
             let ids = std::iter::successors(known(self.lists[list].load(Relaxed)), next);
-            ids.map(move |id| self.read(&self.entries[usize::from(id)], list))
+            ids.map(move |id| self.read(self.entry(id), list))
         });
         lists.chain(long)
     }

@@ -157,6 +157,7 @@ impl Heap {
     /// An allocation is about to be made: has the pool come to rest?
     pub fn is_rest_due(&mut self) -> bool {
         let due = self.stats.used < self.rest.watch.saturating_add(self.most_kept())
+            && self.may_look()
             && self.rest.is_due(self.used_now());
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;

@@ -1,7 +1,7 @@
 //! Pools and their blocks.
 
 use super::args::{self, Out, check_array, slice, widen};
-use super::guard::{InChild, guard};
+use super::guard::{InChild, guard, guard_quick};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
 use super::types::{self, weir_pool, weir_stream};
@@ -228,9 +228,7 @@ pub unsafe extern "C" fn weir_pool_alloc(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     // SAFETY: the caller's promise about `ptr`, passed on.
-    guard("weir_pool_alloc", InChild::Refuse, || unsafe {
-        alloc(pool, bytes, 0, stream, ptr)
-    })
+    unsafe { alloc("weir_pool_alloc", pool, bytes, 0, stream, ptr) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -245,33 +243,58 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     // SAFETY: the caller's promise about `ptr`, passed on.
-    guard("weir_pool_alloc_aligned", InChild::Refuse, || unsafe {
-        alloc(pool, bytes, alignment, stream, ptr)
-    })
+    unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
 }
 
 /// # Safety
 /// `ptr` is NULL or can be written.
-#[inline]
+#[inline(always)]
 unsafe fn alloc(
+    name: &str,
     pool: *mut weir_pool,
     bytes: usize,
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-) -> Result<(), Error> {
-    let handle = args::handle(pool)?;
-    // SAFETY: the caller's promise.
-    let out = unsafe { Out::new(ptr, "ptr") }?;
-    let (bytes, alignment, on) = (bytes as u64, alignment as u64, stream(on));
-    if !valgrind::active()
-        && let Some(at) = threads::alloc(handle, bytes, alignment, on)
-    {
-        out.set(pointer(at));
-        return Ok(());
-    }
-    let at = serve(handle, |pool| {
-        let at = match threads::alloc(handle, bytes, alignment, on) {
+) -> weir_status {
+    let quick = || {
+        if ptr.is_null() {
+            return false;
+        }
+        let at = threads::alloc(pool.addr(), bytes as u64, alignment as u64, stream(on));
+        if let Some(at) = at {
+            // SAFETY: not NULL, so the caller promised that it can be written.
+            unsafe { ptr.write(pointer(at)) };
+        }
+        at.is_some()
+    };
+    let rest = || {
+        guard(name, InChild::Refuse, || {
+            let handle = args::handle(pool)?;
+            // SAFETY: the caller's promise.
+            let out = unsafe { Out::new(ptr, "ptr") }?;
+            out.set(pointer(alloc_beside(
+                handle,
+                bytes as u64,
+                alignment as u64,
+                stream(on),
+            )?));
+            Ok(())
+        })
+    };
+    guard_quick(name, quick, rest)
+}
+
+/// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
+fn from_cache<R>(ask: impl FnOnce() -> Option<R>) -> Option<R> {
+    valgrind::active().then(ask).flatten()
+}
+
+/// A block that the thread's cache did not have.
+#[inline(never)]
+fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> Result<Addr, Error> {
+    serve(handle, |pool| {
+        let at = match from_cache(|| threads::alloc(handle, bytes, alignment, on)) {
             Some(at) => at,
             None => {
                 let at = threads::beside(handle, on, |own| pool.alloc_beside(own, bytes, alignment, on))?;
@@ -283,9 +306,7 @@ unsafe fn alloc(
             valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
         }
         Ok(at)
-    })?;
-    out.set(pointer(at));
-    Ok(())
+    })
 }
 
 /// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
@@ -302,23 +323,30 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
-    guard("weir_pool_free", InChild::Ignore, || {
-        let (handle, at, on) = (args::handle(pool)?, addr(ptr), self::stream(stream));
-        if !valgrind::active() && threads::free(handle, at, on).is_some() {
+    let quick = || threads::free(pool.addr(), addr(ptr), self::stream(stream)).is_some();
+    let rest = || {
+        guard("weir_pool_free", InChild::Ignore, || {
+            free_beside(args::handle(pool)?, ptr, self::stream(stream))
+        })
+    };
+    guard_quick("weir_pool_free", quick, rest)
+}
+
+/// Frees a block that the thread's cache did not keep.
+#[inline(never)]
+fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
             return Ok(());
         }
-        give_back(handle, &[ptr], |pool| {
-            if ptr.is_null() {
-                return Ok(());
-            }
-            if watched(pool) {
-                announce_free(pool, at, order::is_host_stream(on));
-            }
-            match threads::free(handle, at, on) {
-                Some(_) => Ok(()),
-                None => threads::beside(handle, on, |own| pool.free_beside(own, at, on)).map(drop),
-            }
-        })
+        let at = addr(ptr);
+        if watched(pool) {
+            announce_free(pool, at, order::is_host_stream(on));
+        }
+        match from_cache(|| threads::free(handle, at, on)) {
+            Some(_) => Ok(()),
+            None => threads::beside(handle, on, |own| pool.free_beside(own, at, on)).map(drop),
+        }
     })
 }
 

@@ -5,7 +5,7 @@ use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
-use crate::backend::Backend;
+use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
 use std::cell::Cell;
@@ -60,8 +60,13 @@ impl ThreadCache {
     }
 
     /// Handles of destroyed streams come again, and a stream may be captured at any time.
-    #[inline]
+    #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
+        self.declared && !process::disturbed() || self.backend_agrees()
+    }
+
+    #[inline(never)]
+    fn backend_agrees(&self) -> bool {
         match self.declared {
             true => self.backend.usable(),
             false => self.backend.timeline(self.stream.handle) == Ok(self.line),

@@ -28,8 +28,6 @@ pub(super) const PAGE_MIN: u64 = 8 << 20;
 /// with the page.
 pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
-/// A pool without a limit that holds less grows before it takes from threads what they keep.
-const LITTLE: u64 = 128 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
@@ -144,15 +142,20 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
-        let need = Heap::need(request.bytes, request.align);
-        let flushed = self.flush_own(request.own, need, request.stream)?;
-        if (self.learn_what_is_safe(request)? || flushed)
+        if self.learn_what_is_safe(request)?
             && let Some(at) = self.again(request)?
         {
             return Ok(Some(at));
         }
         if let Some(at) = self.grow_a_little(grow, request)? {
             return Ok(Some(at));
+        }
+        let need = Heap::need(request.bytes, request.align);
+        if self.flush_own(request.own, need, request.stream)? {
+            self.learn_what_is_safe(request)?;
+            if let Some(at) = self.again(request)? {
+                return Ok(Some(at));
+            }
         }
         if self.flush_others(need, request.stream)? {
             self.learn_what_is_safe(request)?;
@@ -194,9 +197,8 @@ impl Pool {
     fn grow_a_little(&self, grow: &mut Growth, request: Request) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let heap = self.books()?;
-        let room = LITTLE.saturating_sub(heap.stats.reserved);
-        let most = self.config.max_bytes;
-        if most != 0 || self.apart || room < len + align || heap.bytes_of_kept() == 0 {
+        let room = heap.room_while_little();
+        if self.apart || room < len + align || heap.bytes_of_kept() == 0 {
             return Ok(None);
         }
         drop(heap);
