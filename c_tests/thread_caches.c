@@ -44,6 +44,29 @@ static void reuse(weir_pool *pool, weir_stream stream) {
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
 }
 
+/* A batch is served by what the thread keeps, and goes there, as single blocks do: all of it or nothing. */
+static void batches(weir_pool *pool) {
+    static const size_t sizes[] = {100, 3 * KiB, 40 * KiB, 200 * KiB};
+    void *ptrs[5], *others[4];
+    come_and_go(pool, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK_OK(weir_pool_alloc_batch(pool, sizes, 4, NULL, ptrs));
+        ptrs[4] = ptrs[round % 4];
+        weir_pool_stats before = CHECK_STATS(pool);
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free_batch(pool, ptrs, 5, NULL));
+        CHECK_UNCHANGED(pool, before);
+        ptrs[4] = NULL;
+        CHECK_OK(weir_pool_free_batch(pool, ptrs, 5, NULL));
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free(pool, ptrs[round % 4], NULL));
+        CHECK_OK(weir_pool_alloc_batch(pool, sizes, 4, NULL, others));
+        for (int i = 0; i < 4; i++) {
+            CHECK(others[i] == ptrs[i]);
+        }
+        CHECK_OK(weir_pool_free_batch(pool, others, 4, NULL));
+    }
+    CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
+}
+
 static void *worker(void *arg) {
     (void)arg;
     come_and_go(shared, NULL);
@@ -118,6 +141,7 @@ static void without(void) {
 int main(void) {
     weir_pool *pool = pool_of(0, 0);
     reuse(pool, NULL);
+    batches(pool);
     CHECK_OK(weir_pool_destroy(pool));
     threads();
     declared();

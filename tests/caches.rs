@@ -177,6 +177,69 @@ fn a_full_cache_makes_room_and_keeps_on() {
     }
 }
 
+#[test]
+fn a_batch_is_served_by_what_is_kept_or_not_at_all() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let sizes = [5000, 100 * K, 300, 5000, M];
+    let blocks = sizes.map(|bytes| pool.alloc(bytes, 0, STREAM).expect("a block"));
+    assert!(cache.free_batch(blocks.into_iter()));
+    let before = pool.stats().expect("stats");
+    assert!(
+        cache.alloc_batch(&[300, 5000, 5000, 5000]).is_none(),
+        "it has two"
+    );
+    assert!(cache.alloc_batch(&[M, 100 * K, 200 * K]).is_none(), "it has none");
+    assert_eq!(pool.stats().expect("stats"), before);
+    pool.validate();
+    let served = cache.alloc_batch(&sizes).expect("it has all of them");
+    let served: HashSet<Addr> = served.iter().map(|block| Addr(block.at)).collect();
+    assert_eq!(served, blocks.into_iter().collect());
+    let after = pool.stats().expect("stats");
+    assert_eq!(
+        (after.hits, after.used),
+        (before.hits + 5, before.reserved - after.cached - after.free)
+    );
+    assert!(cache.alloc_batch(&[300]).is_none(), "there is nothing left");
+    pool.validate();
+}
+
+#[test]
+fn a_batch_is_kept_or_not_at_all() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let sizes = [5000, 100 * K, 300, M, 5000];
+    let blocks = sizes.map(|bytes| alloc(&pool, &cache, bytes).expect("a block"));
+    // of two long blocks one is kept
+    let long = alloc(&pool, &cache, 2 * M).expect("a block");
+    let before = pool.stats().expect("stats");
+    for wrong in [blocks[0], blocks[1], blocks[3], Addr(12345), long] {
+        let batch = blocks.into_iter().chain([wrong]);
+        assert!(!cache.free_batch(batch.clone()), "{wrong}");
+        assert_eq!(pool.stats().expect("stats"), before, "{wrong}");
+        pool.validate();
+        if wrong != long {
+            assert!(pool.free_batch_beside(Some(&cache), batch, STREAM).is_err());
+            assert_eq!(pool.stats().expect("stats"), before, "{wrong}");
+            pool.validate();
+        }
+    }
+    assert!(cache.free_batch(blocks.into_iter()));
+    let after = pool.stats().expect("stats");
+    assert_eq!(after.frees, before.frees + 5);
+    for at in blocks {
+        assert_eq!(free(&pool, &cache, at), Err(Error::DoubleFree(at)));
+    }
+    for bytes in sizes {
+        assert!(cache.alloc(bytes, 0).is_some_and(|at| blocks.contains(&at)));
+    }
+    assert_eq!(
+        pool.free_batch_beside(Some(&cache), [long].into_iter(), STREAM),
+        Ok(())
+    );
+    pool.validate();
+}
+
 /// A thread replaces blocks at random, of as many lengths as there are: what it keeps soon has one for each request, and
 /// the pool is hardly called any more.
 #[test]

@@ -186,12 +186,43 @@ impl Cache {
     #[inline]
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        let kept = match class_of(bytes, align) {
-            Some(class) => self.pop(class)?,
-            None if align > GRAIN => return None,
-            None if bytes > LONG => self.take_long(bytes)?,
-            None => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN)?,
-        };
+        let kept = self.pick(bytes, align)?;
+        self.hand_out(kept);
+        Some(kept.at)
+    }
+
+    /// The owner takes blocks for all these requests. None: it has not enough of them, or must not now.
+    pub fn take_all(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
+        let mut picked = Vec::with_capacity(sizes.len());
+        let _pass = self.gate.enter()?;
+        for &bytes in sizes {
+            match self.pick(bytes, 0) {
+                Some(kept) => picked.push(kept),
+                None => {
+                    // they are kept still, as far as anybody else knows
+                    picked.into_iter().rev().for_each(|kept| self.push(kept));
+                    return None;
+                }
+            }
+        }
+        picked.iter().for_each(|&kept| self.hand_out(kept));
+        Some(picked)
+    }
+
+    /// Takes a block for a request off its list.
+    #[inline]
+    fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
+        match class_of(bytes, align) {
+            Some(class) => self.pop(class),
+            None if align > GRAIN => None,
+            None if bytes > LONG => self.take_long(bytes),
+            None => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
+        }
+    }
+
+    /// A block that is on no list any more is the program's.
+    #[inline]
+    fn hand_out(&self, kept: Kept) {
         self.directory.hand_out(kept.at, kept.piece, self.arena);
         let left = self.bytes.load(Relaxed) - kept.piece.bytes();
         self.bytes.store(left, Relaxed);
@@ -199,13 +230,34 @@ impl Cache {
             self.low.store(left, Relaxed);
         }
         bump(&self.taken);
-        Some(kept.at)
     }
 
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
     #[inline]
     pub fn keep(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
+        self.put(at)
+    }
+
+    /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
+    pub fn keep_all(&self, blocks: impl DoubleEndedIterator<Item = u64> + Clone) -> bool {
+        let Some(_pass) = self.gate.enter() else {
+            return false;
+        };
+        for (kept, at) in blocks.clone().enumerate() {
+            if self.put(at).is_none() {
+                // the latest first, since it is the first of its list
+                let rest = blocks.clone().count() - kept;
+                blocks.rev().skip(rest).for_each(|at| self.put_back(at));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Puts a block on its list.
+    #[inline]
+    fn put(&self, at: u64) -> Option<u64> {
         let long = self.long.what.load(Relaxed) * GRAIN;
         if usize::from(self.count.load(Relaxed)) == BLOCKS
             || self.bytes.load(Relaxed) - long >= self.limit.load(Relaxed)
@@ -228,6 +280,21 @@ impl Cache {
         self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
         bump(&self.kept);
         Some(bytes)
+    }
+
+    /// The block that was put on its list last is live again, as if it had never been freed.
+    fn put_back(&self, at: u64) {
+        let piece = self.directory.revive(at).expect("kept just now");
+        let list = match piece {
+            Piece::Small { class, .. } => class,
+            Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
+            Piece::Large { grains } => list_of(grains),
+        };
+        let kept = self.pop(list).expect("put there just now");
+        debug_assert_eq!(kept.at, at);
+        self.bytes
+            .store(self.bytes.load(Relaxed) - piece.bytes(), Relaxed);
+        self.kept.store(self.kept.load(Relaxed).wrapping_sub(1), Relaxed);
     }
 
     /// The owner puts a block back that it took and nobody had: neither is counted. False: the cache cannot keep it.

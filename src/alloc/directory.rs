@@ -215,6 +215,25 @@ impl Directory {
         }
     }
 
+    /// A kept block is live as it was before: it shall not be freed after all.
+    pub fn revive(&self, at: u64) -> Option<Piece> {
+        match self.place(at)? {
+            Place::Large(cell, word) => {
+                cell.store(
+                    word & !STATE | (State::Plain as u64) << STATE_SHIFT,
+                    Ordering::Release,
+                );
+                Some(Piece::Large {
+                    grains: word >> GRAINS_SHIFT,
+                })
+            }
+            Place::Small(byte, piece, _) => {
+                byte.store(State::Plain as u8, Ordering::Release);
+                Some(piece)
+            }
+        }
+    }
+
     /// A block that the cache for `arena` kept is handed out.
     #[inline]
     pub fn hand_out(&self, at: u64, piece: Piece, arena: u32) {

@@ -1,6 +1,6 @@
 //! Pools and their blocks.
 
-use super::args::{self, Out, check_array, slice, widen};
+use super::args::{self, Out, slice, widen};
 use super::guard::{InChild, guard, guard_quick};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
@@ -24,7 +24,7 @@ pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>)
 
 /// Calls a pool to give `blocks` back. Once the process is exiting there may be nothing left to give them to, which
 /// is fine.
-fn give_back(
+pub(super) fn give_back(
     handle: usize,
     blocks: &[*mut c_void],
     f: impl FnOnce(&Pool) -> Result<(), Error>,
@@ -51,7 +51,7 @@ fn forgive(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Does valgrind want to know about this pool's blocks?
 #[inline]
-fn watched(pool: &Pool) -> bool {
+pub(super) fn watched(pool: &Pool) -> bool {
     valgrind::active() && pool.config().memory == MemoryKind::Host
 }
 
@@ -76,16 +76,16 @@ fn ending(f: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     result
 }
 
-fn stream(stream: weir_stream) -> StreamHandle {
+pub(super) fn stream(stream: weir_stream) -> StreamHandle {
     StreamHandle(stream.addr())
 }
 
-fn addr(block: *mut c_void) -> Addr {
+pub(super) fn addr(block: *mut c_void) -> Addr {
     Addr(block.addr() as u64)
 }
 
 /// The pointer of a block. Its memory is mapped outside of what Rust knows.
-fn pointer(at: Addr) -> *mut c_void {
+pub(super) fn pointer(at: Addr) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(at.0 as usize)
 }
 
@@ -396,84 +396,6 @@ pub unsafe extern "C" fn weir_pool_record_stream(
         })
         .map_err(end::find_owner)
     })
-}
-
-/// Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
-/// and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
-///
-/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_alloc_batch(
-    pool: *mut weir_pool,
-    sizes: *const usize,
-    count: usize,
-    stream: weir_stream,
-    ptrs: *mut *mut c_void,
-) -> weir_status {
-    guard("weir_pool_alloc_batch", InChild::Refuse, || {
-        let handle = args::handle(pool)?;
-        // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let sizes = unsafe { slice(sizes, count, "sizes") }?;
-        check_array(ptrs.cast_const(), count, "ptrs")?;
-        let mut blocks = vec![Addr::default(); count];
-        serve(handle, |pool| {
-            let on = self::stream(stream);
-            threads::beside(handle, on, |own| {
-                pool.alloc_batch_beside(own, widen(sizes), on, &mut blocks)
-            })?;
-            threads::consider(pool, handle, on);
-            if watched(pool) {
-                let in_flight = order::is_host_stream(on);
-                blocks
-                    .iter()
-                    .zip(sizes)
-                    .for_each(|(at, size)| valgrind::allocated(handle, *at, *size as u64, in_flight));
-            }
-            Ok(())
-        })?;
-        for (n, at) in blocks.iter().enumerate() {
-            // SAFETY: `n` is below `count`, and the caller's array has that many elements.
-            unsafe { ptrs.add(n).write(pointer(*at)) };
-        }
-        Ok(())
-    })
-}
-
-/// Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
-/// array if `count` is 0.
-///
-/// Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_free_batch(
-    pool: *mut weir_pool,
-    ptrs: *const *mut c_void,
-    count: usize,
-    stream: weir_stream,
-) -> weir_status {
-    guard("weir_pool_free_batch", InChild::Ignore, || {
-        let handle = args::handle(pool)?;
-        // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
-        let blocks = ptrs.iter().filter(|ptr| !ptr.is_null()).map(|ptr| addr(*ptr));
-        let on = self::stream(stream);
-        give_back(handle, ptrs, |pool| free_batch(pool, blocks, on))
-    })
-}
-
-fn free_batch(
-    pool: &Pool,
-    blocks: impl Iterator<Item = Addr> + Clone,
-    on: StreamHandle,
-) -> Result<(), Error> {
-    if !watched(pool) {
-        return pool.free_batch(blocks, on);
-    }
-    // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one thread at a
-    // time, and the next owner announces a block after this.
-    let in_flight = order::is_host_stream(on);
-    pool.free_batch(blocks.clone(), on)?;
-    blocks.for_each(|at| valgrind::freed(at, in_flight));
-    Ok(())
 }
 
 /// Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating

@@ -12,6 +12,7 @@
 
 use super::end;
 use super::registry::POOLS;
+use crate::alloc::cache::Kept;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::pool::{Pool, ThreadCache};
@@ -134,6 +135,20 @@ pub fn alloc(pool: usize, bytes: u64, align: u64, stream: StreamHandle) -> Optio
 #[inline]
 pub fn free(pool: usize, at: Addr, stream: StreamHandle) -> Option<u64> {
     cached(pool, stream, |cache| cache.free(at))
+}
+
+/// Blocks from the calling thread's cache, one for each size.
+pub fn alloc_batch(pool: usize, sizes: &[u64], stream: StreamHandle) -> Option<Vec<Kept>> {
+    cached(pool, stream, |cache| cache.alloc_batch(sizes))
+}
+
+/// Puts freed blocks into the calling thread's cache: all of them, or none.
+pub fn free_batch(
+    pool: usize,
+    blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
+    stream: StreamHandle,
+) -> bool {
+    cached(pool, stream, |cache| cache.free_batch(blocks).then_some(())).is_some()
 }
 
 /// Calls a pool for what the thread's cache could not do.

@@ -1,7 +1,7 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
 use super::{Named, Pool, index};
-use crate::alloc::cache::{Cache, ThreadId};
+use crate::alloc::cache::{Cache, Kept, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
@@ -52,6 +52,19 @@ impl ThreadCache {
             return None;
         }
         self.cache.keep(at.0)
+    }
+
+    /// Blocks for all these requests, if the cache has them.
+    pub fn alloc_batch(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
+        if !self.stream_is_the_same() {
+            return None;
+        }
+        self.cache.take_all(sizes)
+    }
+
+    /// Keeps all these blocks, which are freed, if that is all there is to do.
+    pub fn free_batch(&self, blocks: impl DoubleEndedIterator<Item = Addr> + Clone) -> bool {
+        self.stream_is_the_same() && self.cache.keep_all(blocks.map(|at| at.0))
     }
 
     /// Does it serve nobody any more?
