@@ -75,6 +75,33 @@ static void *worker(void *arg) {
     return mine;
 }
 
+enum { HANDED = 64 };
+
+static void *consumer(void *arg) {
+    void **blocks = arg;
+    weir_pool_stats before = CHECK_STATS(shared);
+    for (int i = 0; i < HANDED; i++) {
+        CHECK_OK(weir_pool_free(shared, blocks[i], NULL));
+    }
+    /* it keeps nearly all of them, though it allocates nothing */
+    CHECK(CHECK_STATS(shared).cached_bytes >= before.cached_bytes + (HANDED - 16) * 40 * KiB);
+    return NULL;
+}
+
+/* A thread that only frees has a cache, too. */
+static void consumers(void) {
+    void *blocks[HANDED];
+    pthread_t id;
+    shared = pool_of(0, 0);
+    for (int i = 0; i < HANDED; i++) {
+        CHECK_OK(weir_pool_alloc(shared, 40 * KiB, NULL, &blocks[i]));
+    }
+    CHECK_EQUAL(pthread_create(&id, NULL, consumer, blocks), 0);
+    CHECK_EQUAL(pthread_join(id, NULL), 0);
+    CHECK_EQUAL(CHECK_STATS(shared).used_bytes, 0);
+    CHECK_OK(weir_pool_destroy(shared));
+}
+
 static void threads(void) {
     shared = pool_of(16 * MiB, 0);
     void *all, *theirs[4];
@@ -144,6 +171,7 @@ int main(void) {
     batches(pool);
     CHECK_OK(weir_pool_destroy(pool));
     threads();
+    consumers();
     declared();
     without();
     /* A cache outlives its pool, and the next pool has its own. */

@@ -171,6 +171,12 @@ impl Pool {
         if let Some(own) = own.filter(|_| bytes > LONG) {
             heap.flush_long(own.cache.owner);
         }
+        if let Some(own) = own
+            && heap.even_out(&own.cache)
+            && let Some(at) = own.cache.take(bytes, align)
+        {
+            return Ok(Addr(at));
+        }
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();

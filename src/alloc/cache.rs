@@ -148,24 +148,16 @@ fn bump(counter: &AtomicU64) {
 }
 
 impl Cache {
-    /// An empty cache for a thread and the stream of an arena, whose latest free's number is `clock`, for blocks of at
-    /// most `most` bytes.
-    pub fn new(
-        owner: ThreadId,
-        stream: StreamHandle,
-        arena: u32,
-        most: u64,
-        directory: Arc<Directory>,
-        clock: Arc<AtomicU64>,
-    ) -> Cache {
+    /// An empty cache that is nobody's yet.
+    pub fn new(directory: Arc<Directory>) -> Cache {
         Cache {
             gate: Gate::default(),
-            owner,
-            stream,
-            arena,
-            most,
+            owner: ThreadId(0),
+            stream: StreamHandle::default(),
+            arena: COMMON,
+            most: 0,
             directory,
-            clock,
+            clock: Arc::default(),
             entries: Box::new([const { Entry::new() }; BLOCKS]),
             long: Entry::new(),
             lists: [const { AtomicU16::new(NONE) }; LISTS],
@@ -180,6 +172,20 @@ impl Cache {
             taken: AtomicU64::new(0),
             kept: AtomicU64::new(0),
         }
+    }
+
+    /// It is for a thread and the stream of an arena, whose latest free's number is `clock`, and for blocks of at most
+    /// `most` bytes.
+    pub fn assign(
+        &mut self,
+        owner: ThreadId,
+        stream: StreamHandle,
+        arena: u32,
+        most: u64,
+        clock: Arc<AtomicU64>,
+    ) {
+        (self.owner, self.stream, self.arena) = (owner, stream, arena);
+        (self.most, self.clock) = (most, clock);
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
@@ -210,7 +216,7 @@ impl Cache {
     }
 
     /// Takes a block for a request off its list.
-    #[inline]
+    #[inline(always)]
     fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
         match class_of(bytes, align) {
             Some(class) => self.pop(class),
@@ -221,7 +227,7 @@ impl Cache {
     }
 
     /// A block that is on no list any more is the program's.
-    #[inline]
+    #[inline(always)]
     fn hand_out(&self, kept: Kept) {
         self.directory.hand_out(kept.at, kept.piece, self.arena);
         let left = self.bytes.load(Relaxed) - kept.piece.bytes();
@@ -256,7 +262,7 @@ impl Cache {
     }
 
     /// Puts a block on its list.
-    #[inline]
+    #[inline(always)]
     fn put(&self, at: u64) -> Option<u64> {
         let long = self.long.what.load(Relaxed) * GRAIN;
         if usize::from(self.count.load(Relaxed)) == BLOCKS
@@ -314,6 +320,7 @@ impl Cache {
         &self.entries[usize::from(id) % BLOCKS]
     }
 
+    #[inline(always)]
     fn push(&self, kept: Kept) {
         let (list, what) = match kept.piece {
             Piece::Small { class, block } => (class, block),
@@ -365,7 +372,7 @@ impl Cache {
     }
 
     /// Takes the first block of a list.
-    #[inline]
+    #[inline(always)]
     fn pop(&self, list: usize) -> Option<Kept> {
         if list == THE_LONG {
             let kept = self.read(&self.long, THE_LONG);
@@ -377,7 +384,7 @@ impl Cache {
         (id != NONE).then(|| self.unlink(list, NONE, id))
     }
 
-    #[inline]
+    #[inline(always)]
     fn unlink(&self, list: usize, before: u16, id: u16) -> Kept {
         let entry = self.entry(id);
         let next = entry.next.load(Relaxed);
@@ -438,7 +445,7 @@ impl Cache {
         first(word, u64::MAX << (list % 64)).or_else(|| first(word + 1, u64::MAX))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, entry: &Entry, list: usize) -> Kept {
         let what = entry.what.load(Relaxed);
         Kept {
@@ -481,6 +488,25 @@ impl Cache {
         self.bytes.store(left, Relaxed);
         self.low.store(self.low.load(Relaxed).min(left), Relaxed);
         Some(kept)
+    }
+
+    /// Half of what it has more than another cache for the same stream, of each length, goes there. The other one has fewer
+    /// blocks, so there are places for them. The long block stays.
+    pub fn share(&self, with: &Cache) {
+        debug_assert_eq!(self.arena, with.arena);
+        let mut moved = 0;
+        for list in 0..LISTS {
+            let more = self.ids(list).count().saturating_sub(with.ids(list).count());
+            for _ in 0..more.div_ceil(2) {
+                let kept = self.pop(list).expect("counted");
+                moved += kept.piece.bytes();
+                with.push(kept);
+            }
+        }
+        let left = self.bytes.load(Relaxed) - moved;
+        self.bytes.store(left, Relaxed);
+        self.low.store(self.low.load(Relaxed).min(left), Relaxed);
+        with.bytes.store(with.bytes.load(Relaxed) + moved, Relaxed);
     }
 
     /// Are there hardly any places left, or room for bytes?
@@ -542,12 +568,15 @@ impl Cache {
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         let long = self.longest().filter(|&bytes| bytes > LONG);
         let long = long.map(|_| self.read(&self.long, THE_LONG));
-        let known = |id: u16| (id != NONE).then_some(id);
-        let lists = (0..LISTS).flat_map(move |list| {
-            let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
-            let ids = std::iter::successors(known(self.lists[list].load(Relaxed)), next);
-            ids.map(move |id| self.read(self.entry(id), list))
-        });
+        let lists =
+            (0..LISTS).flat_map(move |list| self.ids(list).map(move |id| self.read(self.entry(id), list)));
         lists.chain(long)
+    }
+
+    /// The entries of a list.
+    fn ids(&self, list: usize) -> impl Iterator<Item = u16> + '_ {
+        let known = |id: u16| (id != NONE).then_some(id);
+        let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
+        std::iter::successors(known(self.lists[list].load(Relaxed)), next)
     }
 }

@@ -147,7 +147,7 @@ impl Directory {
 
     /// The word of the cell around an address. Those of neighbours are on different cache lines: threads to which
     /// neighbours belong would slow each other down.
-    #[inline]
+    #[inline(always)]
     fn cell(&self, at: u64) -> Option<&AtomicU64> {
         const LINES: u64 = CHAPTER / 8;
         let cell = at / CELL;
@@ -157,7 +157,7 @@ impl Directory {
     }
 
     /// What begins at an address.
-    #[inline]
+    #[inline(always)]
     fn place(&self, at: u64) -> Option<Place<'_>> {
         let cell = self.cell(at)?;
         let word = cell.load(Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Directory {
 
     /// A block of at most `most` bytes is freed, and its thread's cache for `arena` keeps it. None: its free concerns the
     /// heap, or is a mistake.
-    #[inline]
+    #[inline(always)]
     pub fn keep(&self, at: u64, arena: u32, most: u64) -> Option<Piece> {
         match self.place(at)? {
             Place::Large(cell, word) => {
@@ -235,7 +235,7 @@ impl Directory {
     }
 
     /// A block that the cache for `arena` kept is handed out.
-    #[inline]
+    #[inline(always)]
     pub fn hand_out(&self, at: u64, piece: Piece, arena: u32) {
         match piece {
             Piece::Large { grains } => {

@@ -25,6 +25,9 @@ const PART: u64 = 64;
 const LITTLE: u64 = 128 << 20;
 /// ...or less than this for each of its caches: room for what one may keep, and for what comes and goes beside it.
 const LITTLE_EACH: u64 = 24 << 20;
+/// A cache shares what it keeps with one that has so many blocks less: to look into it from outside costs as much as some
+/// hundred blocks that are at hand.
+const HANDFUL: u64 = 64;
 /// Where several threads have caches, what is in use is found out anew when what the heap has as live has changed by this
 /// part of the peak, and once in so many allocations of the heap.
 const NEAR: u64 = 256;
@@ -34,6 +37,8 @@ const SELDOM: u64 = 64;
 #[derive(Debug, Default)]
 pub struct Caches {
     all: Vec<Arc<Cache>>,
+    /// One for whoever comes next: a free cannot make one.
+    spare: Option<Arc<Cache>>,
     /// What the closed ones had done.
     closed: Counts,
     /// Kept blocks that the heap took back.
@@ -66,12 +71,25 @@ impl PartialEq for Cache {
 impl Eq for Cache {}
 
 impl Heap {
-    /// A cache for a thread and a stream; None if the stream can have none.
-    pub fn open_cache(&mut self, owner: ThreadId, name: StreamHandle, arena: u32) -> Option<Arc<Cache>> {
+    /// A cache for a thread and a stream; None if the stream can have none. A free, which allocates nothing, can only have
+    /// one that was made before.
+    pub fn open_cache(
+        &mut self,
+        owner: ThreadId,
+        name: StreamHandle,
+        arena: u32,
+        in_free: bool,
+    ) -> Option<Arc<Cache>> {
         if arena >= ARENAS || self.capture_of(arena).is_some() {
             return None;
         }
-        let directory = self.directory.clone();
+        if !in_free {
+            self.prepare_spare();
+        }
+        let mut cache = self.caches.spare.take()?;
+        if !in_free {
+            self.prepare_spare();
+        }
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
@@ -81,13 +99,43 @@ impl Heap {
             false => SMALL_MAX,
         };
         let clock = stream.clock.clone();
-        let cache = Arc::new(Cache::new(owner, name, arena, most, directory, clock));
+        let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
+        blank.assign(owner, name, arena, most, clock);
         if self.caches.idle {
             cache.gate.shut(Shut::Idle);
         }
         self.caches.all.push(cache.clone());
         self.count_caches();
         Some(cache)
+    }
+
+    fn prepare_spare(&mut self) {
+        if self.caches.spare.is_none() {
+            self.caches.spare = Some(Arc::new(Cache::new(self.directory.clone())));
+            self.caches.all.reserve(1);
+        }
+    }
+
+    /// A thread's cache had nothing for a request, and may get half of what another thread keeps beyond it for the same
+    /// stream, if that is a good deal: where some threads allocate what others free. Returns whether it got something.
+    pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
+        if !self.caches.shared || self.caches.idle {
+            return false;
+        }
+        self.prepare_spare();
+        let others = self.caches.all.iter().filter(|other| other.arena == cache.arena);
+        let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
+            return false;
+        };
+        if other.count() < cache.count() + HANDFUL {
+            return false;
+        }
+        other.gate.shut(Shut::Visit);
+        Gate::announce();
+        other.gate.wait();
+        other.share(cache);
+        other.gate.open(Shut::Visit);
+        true
     }
 
     /// Gives back what a cache keeps, for good.

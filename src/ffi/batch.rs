@@ -106,6 +106,7 @@ pub unsafe extern "C" fn weir_pool_free_batch(
             let on = super::pool::stream(stream);
             give_back(handle, ptrs, |pool| {
                 threads::beside(handle, on, |own| pool.free_batch_beside(own, addrs(ptrs), on))?;
+                threads::consider_in_free(pool, handle, on);
                 // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
                 // thread at a time, and the next owner announces a block after this.
                 if watched(pool) {

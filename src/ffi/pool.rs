@@ -345,7 +345,11 @@ fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), 
         }
         match from_cache(|| threads::free(handle, at, on)) {
             Some(_) => Ok(()),
-            None => threads::beside(handle, on, |own| pool.free_beside(own, at, on)).map(drop),
+            None => {
+                threads::beside(handle, on, |own| pool.free_beside(own, at, on))?;
+                threads::consider_in_free(pool, handle, on);
+                Ok(())
+            }
         }
     })
 }

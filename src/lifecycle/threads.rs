@@ -171,9 +171,22 @@ pub fn beside<R>(
     })
 }
 
-/// A request was served that a cache might have served: opens one if that has happened often enough. (A free opens
-/// none, because it allocates nothing.)
+/// A request was served that a cache might have served: opens one if that has happened often enough.
 pub fn consider(pool: &Pool, handle: usize, stream: StreamHandle) {
+    consider_with(pool, handle, stream, Pool::open_cache);
+}
+
+/// The same for a free that a cache might have kept.
+pub fn consider_in_free(pool: &Pool, handle: usize, stream: StreamHandle) {
+    consider_with(pool, handle, stream, Pool::open_cache_in_free);
+}
+
+fn consider_with(
+    pool: &Pool,
+    handle: usize,
+    stream: StreamHandle,
+    open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
+) {
     MINE.with(|mine| {
         if !pool.has_caches() || !mine.noted.get() && end::exiting() {
             return;
@@ -196,7 +209,7 @@ pub fn consider(pool: &Pool, handle: usize, stream: StreamHandle) {
             // at the end of the thread nothing would give a cache back any more
             if AT_END.try_with(|_| ()).is_ok()
                 && !slot.is_in_use()
-                && let Some(cache) = pool.open_cache(stream)
+                && let Some(cache) = open(pool, stream)
             {
                 slot.set(handle, stream.0, Some(cache));
             }

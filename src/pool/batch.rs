@@ -43,6 +43,9 @@ impl Pool {
         let stream = self.name_beside(own, stream)?;
         let mut heap = self.books_for_alloc(stream)?;
         let own = self.still(&mut heap, own, stream);
+        if let Some(own) = own {
+            heap.even_out(&own.cache);
+        }
         let mut held = Some(heap);
         for (number, &bytes) in sizes.iter().enumerate() {
             match self.alloc_next(&mut held, own, bytes, stream) {

@@ -90,6 +90,15 @@ impl ThreadCache {
 impl Pool {
     /// Opens a cache for the calling thread and a stream. None: the pool or the stream has none.
     pub fn open_cache(&self, stream: StreamHandle) -> Option<ThreadCache> {
+        self.open_cache_in(stream, false)
+    }
+
+    /// The same in a free, which allocates nothing: None, too, if none is at hand.
+    pub fn open_cache_in_free(&self, stream: StreamHandle) -> Option<ThreadCache> {
+        self.open_cache_in(stream, true)
+    }
+
+    fn open_cache_in(&self, stream: StreamHandle, in_free: bool) -> Option<ThreadCache> {
         if !self.has_caches() {
             return None;
         }
@@ -101,7 +110,7 @@ impl Pool {
         let mut heap = self.books_for(named).ok()?;
         let arena = index(&mut heap, named);
         Some(ThreadCache {
-            cache: heap.open_cache(this_thread(), stream, arena)?,
+            cache: heap.open_cache(this_thread(), stream, arena, in_free)?,
             backend: self.backend.inner().clone(),
             stream: named,
             line,
