@@ -9,6 +9,7 @@ use super::valgrind;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::{order, threads};
+use crate::pool::ThreadCache;
 use std::ffi::c_void;
 
 /// Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
@@ -31,7 +32,9 @@ pub unsafe extern "C" fn weir_pool_alloc_batch(
         if check_array(ptrs.cast_const(), count, "ptrs").is_err() {
             return false;
         }
-        let blocks = threads::alloc_batch(pool.addr(), widen(sizes), super::pool::stream(stream));
+        let blocks = threads::cached(pool.addr(), super::pool::stream(stream), |cache| {
+            cache.alloc_batch(widen(sizes))
+        });
         if let Some(blocks) = &blocks {
             // SAFETY: the array was checked, and has a place for each block.
             unsafe { hand_over(blocks.iter().map(|block| Addr(block.at)), ptrs) };
@@ -96,7 +99,10 @@ pub unsafe extern "C" fn weir_pool_free_batch(
     let quick = || {
         // SAFETY: NULL, or an array of the caller's with `count` elements.
         let ptrs = unsafe { slice(ptrs, count, "ptrs") };
-        ptrs.is_ok_and(|ptrs| threads::free_batch(pool.addr(), addrs(ptrs), super::pool::stream(stream)))
+        ptrs.is_ok_and(|ptrs| {
+            let keep = |cache: &ThreadCache| cache.free_batch(addrs(ptrs)).then_some(());
+            threads::cached(pool.addr(), super::pool::stream(stream), keep).is_some()
+        })
     };
     let rest = || {
         guard("weir_pool_free_batch", InChild::Ignore, || {

@@ -10,7 +10,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
 use crate::lifecycle::{defaults, end, order, registry, threads};
-use crate::pool::Pool;
+use crate::pool::{Pool, ThreadCache};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -261,40 +261,53 @@ unsafe fn alloc(
         if ptr.is_null() {
             return false;
         }
-        let at = threads::alloc(pool.addr(), bytes as u64, alignment as u64, stream(on));
+        let at = threads::cached(pool.addr(), stream(on), |cache| {
+            cache.alloc(bytes as u64, alignment as u64)
+        });
         if let Some(at) = at {
             // SAFETY: not NULL, so the caller promised that it can be written.
             unsafe { ptr.write(pointer(at)) };
         }
         at.is_some()
     };
-    let rest = || {
-        guard(name, InChild::Refuse, || {
-            let handle = args::handle(pool)?;
-            // SAFETY: the caller's promise.
-            let out = unsafe { Out::new(ptr, "ptr") }?;
-            out.set(pointer(alloc_beside(
-                handle,
-                bytes as u64,
-                alignment as u64,
-                stream(on),
-            )?));
-            Ok(())
-        })
-    };
+    // SAFETY: the caller's promise, passed on.
+    let rest = || unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) };
     guard_quick(name, quick, rest)
 }
 
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_guarded(
+    name: &str,
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    guard(name, InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(ptr, "ptr") }?;
+        let at = alloc_beside(handle, bytes as u64, alignment as u64, stream(on))?;
+        out.set(pointer(at));
+        Ok(())
+    })
+}
+
 /// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
-fn from_cache<R>(ask: impl FnOnce() -> Option<R>) -> Option<R> {
-    valgrind::active().then(ask).flatten()
+fn not_asked<R>(handle: usize, on: StreamHandle, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    match valgrind::active() {
+        true => threads::cached(handle, on, ask),
+        false => None,
+    }
 }
 
 /// A block that the thread's cache did not have.
-#[inline(never)]
 fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> Result<Addr, Error> {
     serve(handle, |pool| {
-        let at = match from_cache(|| threads::alloc(handle, bytes, alignment, on)) {
+        let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
             Some(at) => at,
             None => {
                 let at = threads::beside(handle, on, |own| pool.alloc_beside(own, bytes, alignment, on))?;
@@ -323,17 +336,19 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
-    let quick = || threads::free(pool.addr(), addr(ptr), self::stream(stream)).is_some();
-    let rest = || {
-        guard("weir_pool_free", InChild::Ignore, || {
-            free_beside(args::handle(pool)?, ptr, self::stream(stream))
-        })
-    };
-    guard_quick("weir_pool_free", quick, rest)
+    let (handle, on) = (pool.addr(), self::stream(stream));
+    let quick = || threads::cached(handle, on, |cache| cache.free(addr(ptr))).is_some();
+    guard_quick("weir_pool_free", quick, || free_guarded(pool, ptr, on))
+}
+
+#[inline(never)]
+fn free_guarded(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle) -> weir_status {
+    guard("weir_pool_free", InChild::Ignore, || {
+        free_beside(args::handle(pool)?, ptr, on)
+    })
 }
 
 /// Frees a block that the thread's cache did not keep.
-#[inline(never)]
 fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
     give_back(handle, &[ptr], |pool| {
         if ptr.is_null() {
@@ -343,7 +358,7 @@ fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), 
         if watched(pool) {
             announce_free(pool, at, order::is_host_stream(on));
         }
-        match from_cache(|| threads::free(handle, at, on)) {
+        match not_asked(handle, on, |cache| cache.free(at)) {
             Some(_) => Ok(()),
             None => {
                 threads::beside(handle, on, |own| pool.free_beside(own, at, on))?;

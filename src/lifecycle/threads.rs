@@ -12,9 +12,8 @@
 
 use super::end;
 use super::registry::POOLS;
-use crate::alloc::cache::Kept;
 use crate::base::error::Error;
-use crate::base::units::{Addr, StreamHandle};
+use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
@@ -112,8 +111,9 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-#[inline]
-fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+/// Asks the calling thread's cache for a pool and a stream, if it has one.
+#[inline(always)]
+pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
     const { assert!(!std::mem::needs_drop::<Mine>()) };
     MINE.with(|mine| {
         let slot = &mine.slots[place(pool, stream)];
@@ -123,32 +123,6 @@ fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> 
         let cache = slot.cache.try_borrow().ok()?;
         f(cache.as_ref()?)
     })
-}
-
-/// A block from the calling thread's cache.
-#[inline]
-pub fn alloc(pool: usize, bytes: u64, align: u64, stream: StreamHandle) -> Option<Addr> {
-    cached(pool, stream, |cache| cache.alloc(bytes, align))
-}
-
-/// Puts a freed block into the calling thread's cache.
-#[inline]
-pub fn free(pool: usize, at: Addr, stream: StreamHandle) -> Option<u64> {
-    cached(pool, stream, |cache| cache.free(at))
-}
-
-/// Blocks from the calling thread's cache, one for each size.
-pub fn alloc_batch(pool: usize, sizes: &[u64], stream: StreamHandle) -> Option<Vec<Kept>> {
-    cached(pool, stream, |cache| cache.alloc_batch(sizes))
-}
-
-/// Puts freed blocks into the calling thread's cache: all of them, or none.
-pub fn free_batch(
-    pool: usize,
-    blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
-    stream: StreamHandle,
-) -> bool {
-    cached(pool, stream, |cache| cache.free_batch(blocks).then_some(())).is_some()
 }
 
 /// Calls a pool for what the thread's cache could not do.
