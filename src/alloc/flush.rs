@@ -72,7 +72,7 @@ impl Eq for Cache {}
 
 impl Heap {
     /// A cache for a thread and a stream; None if the stream can have none. A free, which allocates nothing, can only have
-    /// one that was made before.
+    /// one that was made before, and needs none unless another thread that has one would get what it keeps.
     pub fn open_cache(
         &mut self,
         owner: ThreadId,
@@ -85,6 +85,8 @@ impl Heap {
         }
         if !in_free {
             self.prepare_spare();
+        } else if self.caches.all.iter().all(|other| other.arena != arena) {
+            return None;
         }
         let mut cache = self.caches.spare.take()?;
         if !in_free {
