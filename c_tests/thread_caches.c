@@ -44,12 +44,62 @@ static void reuse(weir_pool *pool, weir_stream stream) {
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
 }
 
+/* A batch is served by what the thread keeps, and goes there, as single blocks do: all of it or nothing. */
+static void batches(weir_pool *pool) {
+    static const size_t sizes[] = {100, 3 * KiB, 40 * KiB, 200 * KiB};
+    void *ptrs[5], *others[4];
+    come_and_go(pool, NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        CHECK_OK(weir_pool_alloc_batch(pool, sizes, 4, NULL, ptrs));
+        ptrs[4] = ptrs[round % 4];
+        weir_pool_stats before = CHECK_STATS(pool);
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free_batch(pool, ptrs, 5, NULL));
+        CHECK_UNCHANGED(pool, before);
+        ptrs[4] = NULL;
+        CHECK_OK(weir_pool_free_batch(pool, ptrs, 5, NULL));
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_pool_free(pool, ptrs[round % 4], NULL));
+        CHECK_OK(weir_pool_alloc_batch(pool, sizes, 4, NULL, others));
+        for (int i = 0; i < 4; i++) {
+            CHECK(others[i] == ptrs[i]);
+        }
+        CHECK_OK(weir_pool_free_batch(pool, others, 4, NULL));
+    }
+    CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
+}
+
 static void *worker(void *arg) {
     (void)arg;
     come_and_go(shared, NULL);
     void *mine;
     CHECK_OK(weir_pool_alloc(shared, 1000, NULL, &mine));
     return mine;
+}
+
+enum { HANDED = 64 };
+
+static void *consumer(void *arg) {
+    void **blocks = arg;
+    weir_pool_stats before = CHECK_STATS(shared);
+    for (int i = 0; i < HANDED; i++) {
+        CHECK_OK(weir_pool_free(shared, blocks[i], NULL));
+    }
+    /* it keeps nearly all of them, though it allocates nothing */
+    CHECK(CHECK_STATS(shared).cached_bytes >= before.cached_bytes + (HANDED - 16) * 40 * KiB);
+    return NULL;
+}
+
+/* A thread that only frees has a cache, too. */
+static void consumers(void) {
+    void *blocks[HANDED];
+    pthread_t id;
+    shared = pool_of(0, 0);
+    for (int i = 0; i < HANDED; i++) {
+        CHECK_OK(weir_pool_alloc(shared, 40 * KiB, NULL, &blocks[i]));
+    }
+    CHECK_EQUAL(pthread_create(&id, NULL, consumer, blocks), 0);
+    CHECK_EQUAL(pthread_join(id, NULL), 0);
+    CHECK_EQUAL(CHECK_STATS(shared).used_bytes, 0);
+    CHECK_OK(weir_pool_destroy(shared));
 }
 
 static void threads(void) {
@@ -118,8 +168,10 @@ static void without(void) {
 int main(void) {
     weir_pool *pool = pool_of(0, 0);
     reuse(pool, NULL);
+    batches(pool);
     CHECK_OK(weir_pool_destroy(pool));
     threads();
+    consumers();
     declared();
     without();
     /* A cache outlives its pool, and the next pool has its own. */

@@ -685,29 +685,6 @@ weir_status weir_pool_free_synced(weir_pool *pool,
 weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
 
 /**
- * Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
- * and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
- *
- * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
- */
-weir_status weir_pool_alloc_batch(weir_pool *pool,
-                                  const size_t *sizes,
-                                  size_t count,
-                                  weir_stream stream,
-                                  void **ptrs);
-
-/**
- * Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
- * array if `count` is 0.
- *
- * Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
- */
-weir_status weir_pool_free_batch(weir_pool *pool,
-                                 void *const *ptrs,
-                                 size_t count,
-                                 weir_stream stream);
-
-/**
  * Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
  * them needs no growth. The arrays may be NULL if `n` is 0.
  *
@@ -787,6 +764,29 @@ weir_status weir_pool_set_access(weir_pool *pool,
 weir_status weir_pool_get_access(weir_pool *pool,
                                  int device,
                                  int32_t *access);
+
+/**
+ * Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
+ * and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
+ *
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+ */
+weir_status weir_pool_alloc_batch(weir_pool *pool,
+                                  const size_t *sizes,
+                                  size_t count,
+                                  weir_stream stream,
+                                  void **ptrs);
+
+/**
+ * Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
+ * array if `count` is 0.
+ *
+ * Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+ */
+weir_status weir_pool_free_batch(weir_pool *pool,
+                                 void *const *ptrs,
+                                 size_t count,
+                                 weir_stream stream);
 
 /**
  * Writes the counters of this moment to `stats`, whose struct_size the caller has set to

@@ -171,6 +171,12 @@ impl Pool {
         if let Some(own) = own.filter(|_| bytes > LONG) {
             heap.flush_long(own.cache.owner);
         }
+        if let Some(own) = own
+            && heap.even_out(&own.cache)
+            && let Some(at) = own.cache.take(bytes, align)
+        {
+            return Ok(Addr(at));
+        }
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
@@ -394,7 +400,8 @@ impl Pool {
     /// Checks every invariant; panics on the first that does not hold. Waits for a miss in progress.
     pub fn validate(&self) {
         let _grow = self.grow.lock();
-        if let Ok(heap) = self.books() {
+        if let Ok(mut heap) = self.books() {
+            heap.figures();
             heap.validate();
         }
     }

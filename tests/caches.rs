@@ -177,6 +177,137 @@ fn a_full_cache_makes_room_and_keeps_on() {
     }
 }
 
+#[test]
+fn a_batch_is_served_by_what_is_kept_or_not_at_all() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let sizes = [5000, 100 * K, 300, 5000, M];
+    let blocks = sizes.map(|bytes| pool.alloc(bytes, 0, STREAM).expect("a block"));
+    assert!(cache.free_batch(blocks.into_iter()));
+    let before = pool.stats().expect("stats");
+    assert!(
+        cache.alloc_batch(&[300, 5000, 5000, 5000]).is_none(),
+        "it has two"
+    );
+    assert!(cache.alloc_batch(&[M, 100 * K, 200 * K]).is_none(), "it has none");
+    assert_eq!(pool.stats().expect("stats"), before);
+    pool.validate();
+    let served = cache.alloc_batch(&sizes).expect("it has all of them");
+    let served: HashSet<Addr> = served.iter().map(|block| Addr(block.at)).collect();
+    assert_eq!(served, blocks.into_iter().collect());
+    let after = pool.stats().expect("stats");
+    assert_eq!(
+        (after.hits, after.used),
+        (before.hits + 5, before.reserved - after.cached - after.free)
+    );
+    assert!(cache.alloc_batch(&[300]).is_none(), "there is nothing left");
+    pool.validate();
+}
+
+#[test]
+fn a_batch_is_kept_or_not_at_all() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let sizes = [5000, 100 * K, 300, M, 5000];
+    let blocks = sizes.map(|bytes| alloc(&pool, &cache, bytes).expect("a block"));
+    // of two long blocks one is kept
+    let long = alloc(&pool, &cache, 2 * M).expect("a block");
+    let before = pool.stats().expect("stats");
+    for wrong in [blocks[0], blocks[1], blocks[3], Addr(12345), long] {
+        let batch = blocks.into_iter().chain([wrong]);
+        assert!(!cache.free_batch(batch.clone()), "{wrong}");
+        assert_eq!(pool.stats().expect("stats"), before, "{wrong}");
+        pool.validate();
+        if wrong != long {
+            assert!(pool.free_batch_beside(Some(&cache), batch, STREAM).is_err());
+            assert_eq!(pool.stats().expect("stats"), before, "{wrong}");
+            pool.validate();
+        }
+    }
+    assert!(cache.free_batch(blocks.into_iter()));
+    let after = pool.stats().expect("stats");
+    assert_eq!(after.frees, before.frees + 5);
+    for at in blocks {
+        assert_eq!(free(&pool, &cache, at), Err(Error::DoubleFree(at)));
+    }
+    for bytes in sizes {
+        assert!(cache.alloc(bytes, 0).is_some_and(|at| blocks.contains(&at)));
+    }
+    assert_eq!(
+        pool.free_batch_beside(Some(&cache), [long].into_iter(), STREAM),
+        Ok(())
+    );
+    pool.validate();
+}
+
+/// What one thread frees serves another one that allocates on the same stream, many blocks at a time.
+#[test]
+fn what_a_consumer_keeps_comes_back_to_the_producer() {
+    let pool = pool(config());
+    let producer = cache(&pool);
+    let sizes = [300, 5000, 40 * K, 100 * K];
+    let size_of = |number: usize| sizes[number % 4];
+    let blocks: Vec<Addr> = (0..400)
+        .map(|number| alloc(&pool, &producer, size_of(number)).expect("a block"))
+        .collect();
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                let consumer = cache(&pool);
+                for &at in &blocks {
+                    assert!(free(&pool, &consumer, at).is_ok());
+                }
+            })
+            .join()
+            .unwrap();
+    });
+    let mut beside = 0;
+    for number in 0..350 {
+        let at = producer.alloc(size_of(number), 0).unwrap_or_else(|| {
+            beside += 1;
+            pool.validate();
+            alloc(&pool, &producer, size_of(number)).expect("a block")
+        });
+        assert!(blocks.contains(&at), "{at} is none of them");
+    }
+    assert!((2..=60).contains(&beside), "{beside} of 350 calls");
+    pool.validate();
+}
+
+/// A thread replaces blocks at random, of as many lengths as there are: what it keeps soon has one for each request, and
+/// the pool is hardly called any more.
+#[test]
+fn random_replacement_comes_to_need_the_pool_no_more() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let mut random = Random(7);
+    let mut live: Vec<Addr> = (0..32)
+        .map(|_| alloc(&pool, &cache, K).expect("a block"))
+        .collect();
+    let mut beside = 0;
+    for round in 0..60_000 {
+        let place = random.below(32) as usize;
+        let at = live[place];
+        if cache.free(at).is_none() {
+            assert!(pool.free_beside(Some(&cache), at, STREAM).is_ok());
+            beside += 1;
+        }
+        let bytes = 256 + random.below(256 * K - 255);
+        live[place] = cache.alloc(bytes, 0).unwrap_or_else(|| {
+            beside += 1;
+            pool.alloc_beside(Some(&cache), bytes, 0, STREAM)
+                .expect("a block")
+        });
+        if round == 30_000 {
+            beside = 0;
+        }
+    }
+    assert!(beside < 30, "{beside} of 60,000 calls");
+    let stats = pool.stats().expect("stats");
+    assert!(stats.reserved <= 32 * M, "{} B for 4 MiB", stats.reserved);
+    pool.validate();
+}
+
 /// Threads free each other's blocks, while another one looks into the caches: no block is in two hands.
 #[test]
 fn threads_free_each_others_blocks_while_caches_are_looked_into() {

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use weir::ffi::batch::*;
 use weir::ffi::host_streams::*;
 use weir::ffi::options::*;
 use weir::ffi::order::*;

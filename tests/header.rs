@@ -11,12 +11,13 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 9] = [
+const CHAPTERS: [&str; 10] = [
     "types",
     "status",
     "text",
     "options",
     "pool",
+    "batch",
     "stats",
     "order",
     "capture",

@@ -7,7 +7,8 @@
 //! them, longest first (`flush`).
 //!
 //! Blocks of a slab are listed by class. Others are listed by length, 64 lists an octave, and a request takes a block of
-//! its own length if there is one, else one that is longer by a 16th at most; long ones by a 256th.
+//! its own length if there is one, else one that is longer by a 16th at most, in a little pool by a quarter; long ones by
+//! a 256th.
 //!
 //! A kept block carries the number that its stream's next free would have had, so any event that covers the number was
 //! recorded after the free (see `order`): numbers are published before the event they are read for is recorded.
@@ -27,7 +28,7 @@ use super::order::COMMON;
 use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 /// Blocks a cache can keep.
 pub const BLOCKS: usize = 2048;
@@ -41,6 +42,9 @@ const LISTS: usize = list_of(LONG / GRAIN) + 1;
 /// The number of the long block, behind those of the lists.
 const THE_LONG: usize = LISTS;
 const WORDS: usize = (THE_LONG + 1).div_ceil(64);
+/// A request takes a block that is longer than itself by this shift of its length; and in a little pool by that one.
+const CLOSE: u32 = 4;
+const GENEROUS: u32 = 2;
 /// Blocks of a list that are looked at.
 const LOOK: usize = 8;
 
@@ -48,7 +52,7 @@ const LOOK: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(pub u64);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     at: AtomicU64,
     /// `Piece`: a slab's block, or grains.
@@ -59,6 +63,15 @@ struct Entry {
 }
 
 impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            at: AtomicU64::new(0),
+            what: AtomicU64::new(0),
+            seq: AtomicU64::new(0),
+            next: AtomicU16::new(NONE),
+        }
+    }
+
     fn write(&self, kept: Kept, what: u64) {
         self.at.store(kept.at, Relaxed);
         self.what.store(what, Relaxed);
@@ -88,6 +101,7 @@ pub struct Counts {
 
 /// The cache.
 #[derive(Debug)]
+#[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Cache {
     /// Who may work on it.
     pub gate: Gate,
@@ -102,10 +116,10 @@ pub struct Cache {
     directory: Arc<Directory>,
     /// The number of the latest free on the stream.
     clock: Arc<AtomicU64>,
-    entries: Box<[Entry]>,
+    entries: Box<[Entry; BLOCKS]>,
     /// The long block; none if it is of 0 grains.
     long: Entry,
-    lists: Box<[AtomicU16]>,
+    lists: [AtomicU16; LISTS],
     filled: [AtomicU64; WORDS],
     spare: AtomicU16,
     fresh: AtomicU16,
@@ -114,6 +128,8 @@ pub struct Cache {
     low: AtomicU64,
     /// The most bytes to keep, beside the long block.
     limit: AtomicU64,
+    /// A block may be longer than a request by the request's length shifted by this.
+    excess: AtomicU32,
     taken: AtomicU64,
     kept: AtomicU64,
 }
@@ -132,27 +148,19 @@ fn bump(counter: &AtomicU64) {
 }
 
 impl Cache {
-    /// An empty cache for a thread and the stream of an arena, whose latest free's number is `clock`, for blocks of at
-    /// most `most` bytes.
-    pub fn new(
-        owner: ThreadId,
-        stream: StreamHandle,
-        arena: u32,
-        most: u64,
-        directory: Arc<Directory>,
-        clock: Arc<AtomicU64>,
-    ) -> Cache {
+    /// An empty cache that is nobody's yet.
+    pub fn new(directory: Arc<Directory>) -> Cache {
         Cache {
             gate: Gate::default(),
-            owner,
-            stream,
-            arena,
-            most,
+            owner: ThreadId(0),
+            stream: StreamHandle::default(),
+            arena: COMMON,
+            most: 0,
             directory,
-            clock,
-            entries: (0..BLOCKS).map(|_| Entry::default()).collect(),
-            long: Entry::default(),
-            lists: (0..LISTS).map(|_| AtomicU16::new(NONE)).collect(),
+            clock: Arc::default(),
+            entries: Box::new([const { Entry::new() }; BLOCKS]),
+            long: Entry::new(),
+            lists: [const { AtomicU16::new(NONE) }; LISTS],
             filled: [const { AtomicU64::new(0) }; WORDS],
             spare: AtomicU16::new(NONE),
             fresh: AtomicU16::new(0),
@@ -160,21 +168,67 @@ impl Cache {
             bytes: AtomicU64::new(0),
             low: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            excess: AtomicU32::new(CLOSE),
             taken: AtomicU64::new(0),
             kept: AtomicU64::new(0),
         }
+    }
+
+    /// It is for a thread and the stream of an arena, whose latest free's number is `clock`, and for blocks of at most
+    /// `most` bytes.
+    pub fn assign(
+        &mut self,
+        owner: ThreadId,
+        stream: StreamHandle,
+        arena: u32,
+        most: u64,
+        clock: Arc<AtomicU64>,
+    ) {
+        (self.owner, self.stream, self.arena) = (owner, stream, arena);
+        (self.most, self.clock) = (most, clock);
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
     #[inline]
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        let kept = match class_of(bytes, align) {
-            Some(class) => self.pop(class)?,
-            None if align > GRAIN => return None,
-            None if bytes > LONG => self.take_long(bytes)?,
-            None => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN)?,
-        };
+        let kept = self.pick(bytes, align)?;
+        self.hand_out(kept);
+        Some(kept.at)
+    }
+
+    /// The owner takes blocks for all these requests. None: it has not enough of them, or must not now.
+    pub fn take_all(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
+        let mut picked = Vec::with_capacity(sizes.len());
+        let _pass = self.gate.enter()?;
+        for &bytes in sizes {
+            match self.pick(bytes, 0) {
+                Some(kept) => picked.push(kept),
+                None => {
+                    // they are kept still, as far as anybody else knows
+                    picked.into_iter().rev().for_each(|kept| self.push(kept));
+                    return None;
+                }
+            }
+        }
+        picked.iter().for_each(|&kept| self.hand_out(kept));
+        Some(picked)
+    }
+
+    /// Takes a block for a request off its list.
+    #[inline(always)]
+    fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
+        match class_of(bytes, align) {
+            Some(class) => self.pop(class),
+            None if align > GRAIN => None,
+            None if bytes > LONG => self.take_long(bytes),
+            None => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
+        }
+    }
+
+    /// A block that is on no list any more is the program's.
+    #[inline(always)]
+    fn hand_out(&self, kept: Kept) {
         self.directory.hand_out(kept.at, kept.piece, self.arena);
         let left = self.bytes.load(Relaxed) - kept.piece.bytes();
         self.bytes.store(left, Relaxed);
@@ -182,13 +236,34 @@ impl Cache {
             self.low.store(left, Relaxed);
         }
         bump(&self.taken);
-        Some(kept.at)
     }
 
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
     #[inline]
     pub fn keep(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
+        self.put(at)
+    }
+
+    /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
+    pub fn keep_all(&self, blocks: impl DoubleEndedIterator<Item = u64> + Clone) -> bool {
+        let Some(_pass) = self.gate.enter() else {
+            return false;
+        };
+        for (kept, at) in blocks.clone().enumerate() {
+            if self.put(at).is_none() {
+                // the latest first, since it is the first of its list
+                let rest = blocks.clone().count() - kept;
+                blocks.rev().skip(rest).for_each(|at| self.put_back(at));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Puts a block on its list.
+    #[inline(always)]
+    fn put(&self, at: u64) -> Option<u64> {
         let long = self.long.what.load(Relaxed) * GRAIN;
         if usize::from(self.count.load(Relaxed)) == BLOCKS
             || self.bytes.load(Relaxed) - long >= self.limit.load(Relaxed)
@@ -213,6 +288,21 @@ impl Cache {
         Some(bytes)
     }
 
+    /// The block that was put on its list last is live again, as if it had never been freed.
+    fn put_back(&self, at: u64) {
+        let piece = self.directory.revive(at).expect("kept just now");
+        let list = match piece {
+            Piece::Small { class, .. } => class,
+            Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
+            Piece::Large { grains } => list_of(grains),
+        };
+        let kept = self.pop(list).expect("put there just now");
+        debug_assert_eq!(kept.at, at);
+        self.bytes
+            .store(self.bytes.load(Relaxed) - piece.bytes(), Relaxed);
+        self.kept.store(self.kept.load(Relaxed).wrapping_sub(1), Relaxed);
+    }
+
     /// The owner puts a block back that it took and nobody had: neither is counted. False: the cache cannot keep it.
     pub fn untake(&self, at: u64) -> bool {
         let kept = self.keep(at).is_some();
@@ -224,6 +314,13 @@ impl Cache {
         kept
     }
 
+    /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
+    #[inline]
+    fn entry(&self, id: u16) -> &Entry {
+        &self.entries[usize::from(id) % BLOCKS]
+    }
+
+    #[inline(always)]
     fn push(&self, kept: Kept) {
         let (list, what) = match kept.piece {
             Piece::Small { class, block } => (class, block),
@@ -240,12 +337,11 @@ impl Cache {
                 id
             }
             id => {
-                self.spare
-                    .store(self.entries[usize::from(id)].next.load(Relaxed), Relaxed);
+                self.spare.store(self.entry(id).next.load(Relaxed), Relaxed);
                 id
             }
         };
-        let entry = &self.entries[usize::from(id)];
+        let entry = self.entry(id);
         entry.write(kept, what);
         let first = &self.lists[list];
         entry.next.store(first.load(Relaxed), Relaxed);
@@ -276,7 +372,7 @@ impl Cache {
     }
 
     /// Takes the first block of a list.
-    #[inline]
+    #[inline(always)]
     fn pop(&self, list: usize) -> Option<Kept> {
         if list == THE_LONG {
             let kept = self.read(&self.long, THE_LONG);
@@ -288,12 +384,12 @@ impl Cache {
         (id != NONE).then(|| self.unlink(list, NONE, id))
     }
 
-    #[inline]
+    #[inline(always)]
     fn unlink(&self, list: usize, before: u16, id: u16) -> Kept {
-        let entry = &self.entries[usize::from(id)];
+        let entry = self.entry(id);
         let next = entry.next.load(Relaxed);
         if before != NONE {
-            self.entries[usize::from(before)].next.store(next, Relaxed);
+            self.entry(before).next.store(next, Relaxed);
         } else {
             self.lists[list].store(next, Relaxed);
             if next == NONE {
@@ -310,14 +406,14 @@ impl Cache {
     #[inline]
     fn fitting(&self, grains: u64) -> Option<Kept> {
         let list = list_of(grains);
-        let most = grains + (grains >> 4);
+        let most = grains + (grains >> self.excess.load(Relaxed));
         let (mut id, mut before) = (self.lists[list].load(Relaxed), NONE);
         let mut best = (NONE, NONE, most + 1);
         for _ in 0..LOOK {
             if id == NONE {
                 break;
             }
-            let entry = &self.entries[usize::from(id)];
+            let entry = self.entry(id);
             let length = entry.what.load(Relaxed);
             if length == grains {
                 return Some(self.unlink(list, before, id));
@@ -333,27 +429,23 @@ impl Cache {
         // in the lists above every block is long enough
         let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
         let id = self.lists[above].load(Relaxed);
-        let length = self.entries[usize::from(id)].what.load(Relaxed);
+        let length = self.entry(id).what.load(Relaxed);
         (length <= most).then(|| self.unlink(above, NONE, id))
     }
 
     /// The first list from `list` on that has blocks.
     #[inline]
     fn filled_from(&self, list: usize) -> Option<usize> {
-        let mut word = list / 64;
-        let mut bits = self.filled.get(word)?.load(Relaxed) & u64::MAX << (list % 64);
+        let word = list / 64;
+        let first = |word: usize, mask: u64| {
+            let bits = self.filled.get(word)?.load(Relaxed) & mask;
+            (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
+        };
         // no block of the word after the next is short enough for a request of this one
-        for _ in 0..2 {
-            if bits != 0 {
-                return Some(word * 64 + bits.trailing_zeros() as usize);
-            }
-            word += 1;
-            bits = self.filled.get(word)?.load(Relaxed);
-        }
-        None
+        first(word, u64::MAX << (list % 64)).or_else(|| first(word + 1, u64::MAX))
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, entry: &Entry, list: usize) -> Kept {
         let what = entry.what.load(Relaxed);
         Kept {
@@ -377,7 +469,7 @@ impl Cache {
         let list = self.last_list()?;
         let entry = match list {
             THE_LONG => &self.long,
-            list => &self.entries[usize::from(self.lists[list].load(Relaxed))],
+            list => self.entry(self.lists[list].load(Relaxed)),
         };
         Some(self.read(entry, list).piece.bytes())
     }
@@ -396,6 +488,25 @@ impl Cache {
         self.bytes.store(left, Relaxed);
         self.low.store(self.low.load(Relaxed).min(left), Relaxed);
         Some(kept)
+    }
+
+    /// Half of what it has more than another cache for the same stream, of each length, goes there. The other one has fewer
+    /// blocks, so there are places for them. The long block stays.
+    pub fn share(&self, with: &Cache) {
+        debug_assert_eq!(self.arena, with.arena);
+        let mut moved = 0;
+        for list in 0..LISTS {
+            let more = self.ids(list).count().saturating_sub(with.ids(list).count());
+            for _ in 0..more.div_ceil(2) {
+                let kept = self.pop(list).expect("counted");
+                moved += kept.piece.bytes();
+                with.push(kept);
+            }
+        }
+        let left = self.bytes.load(Relaxed) - moved;
+        self.bytes.store(left, Relaxed);
+        self.low.store(self.low.load(Relaxed).min(left), Relaxed);
+        with.bytes.store(with.bytes.load(Relaxed) + moved, Relaxed);
     }
 
     /// Are there hardly any places left, or room for bytes?
@@ -417,6 +528,13 @@ impl Cache {
     /// Bytes that may be kept.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
+    }
+
+    /// Whether a request may take a block that is a good deal longer. That costs memory where all blocks are short, but
+    /// less than keeping more of them would, and nearly every request then finds one.
+    pub fn set_generous(&self, generous: bool) {
+        self.excess
+            .store(if generous { GENEROUS } else { CLOSE }, Relaxed);
     }
 
     // What follows may be called at any time: each figure is one that was true a moment ago.
@@ -450,12 +568,15 @@ impl Cache {
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         let long = self.longest().filter(|&bytes| bytes > LONG);
         let long = long.map(|_| self.read(&self.long, THE_LONG));
-        let known = |id: u16| (id != NONE).then_some(id);
-        let lists = (0..LISTS).flat_map(move |list| {
-            let next = move |&id: &u16| known(self.entries[usize::from(id)].next.load(Relaxed));
-            let ids = std::iter::successors(known(self.lists[list].load(Relaxed)), next);
-            ids.map(move |id| self.read(&self.entries[usize::from(id)], list))
-        });
+        let lists =
+            (0..LISTS).flat_map(move |list| self.ids(list).map(move |id| self.read(self.entry(id), list)));
         lists.chain(long)
+    }
+
+    /// The entries of a list.
+    fn ids(&self, list: usize) -> impl Iterator<Item = u16> + '_ {
+        let known = |id: u16| (id != NONE).then_some(id);
+        let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
+        std::iter::successors(known(self.lists[list].load(Relaxed)), next)
     }
 }

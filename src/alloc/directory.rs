@@ -22,7 +22,7 @@
 use super::order::COMMON;
 use super::size::{CLASS_BYTES, GRAIN, run_bytes};
 use crate::backend::BackendError;
-use crate::backend::sparse::Sparse;
+use crate::backend::sparse::{CHAPTER, Sparse};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a cell.
@@ -145,10 +145,21 @@ impl Directory {
         self.blocks.cover(0, count * SLAB_BLOCKS)
     }
 
+    /// The word of the cell around an address. Those of neighbours are on different cache lines: threads to which
+    /// neighbours belong would slow each other down.
+    #[inline(always)]
+    fn cell(&self, at: u64) -> Option<&AtomicU64> {
+        const LINES: u64 = CHAPTER / 8;
+        let cell = at / CELL;
+        let number = cell % CHAPTER;
+        self.cells
+            .get(cell - number + number % LINES * 8 + number / LINES)
+    }
+
     /// What begins at an address.
-    #[inline]
+    #[inline(always)]
     fn place(&self, at: u64) -> Option<Place<'_>> {
-        let cell = self.cells.get(at / CELL)?;
+        let cell = self.cell(at)?;
         let word = cell.load(Ordering::Relaxed);
         if word & RUN == 0 {
             let begins = at.is_multiple_of(GRAIN) && word & FIRST == at % CELL / GRAIN;
@@ -180,7 +191,7 @@ impl Directory {
 
     /// A block of at most `most` bytes is freed, and its thread's cache for `arena` keeps it. None: its free concerns the
     /// heap, or is a mistake.
-    #[inline]
+    #[inline(always)]
     pub fn keep(&self, at: u64, arena: u32, most: u64) -> Option<Piece> {
         match self.place(at)? {
             Place::Large(cell, word) => {
@@ -204,12 +215,31 @@ impl Directory {
         }
     }
 
+    /// A kept block is live as it was before: it shall not be freed after all.
+    pub fn revive(&self, at: u64) -> Option<Piece> {
+        match self.place(at)? {
+            Place::Large(cell, word) => {
+                cell.store(
+                    word & !STATE | (State::Plain as u64) << STATE_SHIFT,
+                    Ordering::Release,
+                );
+                Some(Piece::Large {
+                    grains: word >> GRAINS_SHIFT,
+                })
+            }
+            Place::Small(byte, piece, _) => {
+                byte.store(State::Plain as u8, Ordering::Release);
+                Some(piece)
+            }
+        }
+    }
+
     /// A block that the cache for `arena` kept is handed out.
-    #[inline]
+    #[inline(always)]
     pub fn hand_out(&self, at: u64, piece: Piece, arena: u32) {
         match piece {
             Piece::Large { grains } => {
-                let cell = self.cells.get(at / CELL).expect("a cell of the pool");
+                let cell = self.cell(at).expect("a cell of the pool");
                 cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
             }
             Piece::Small { block, .. } => {
@@ -221,7 +251,7 @@ impl Directory {
 
     /// The heap has made a block outside slabs, of so many bytes.
     pub fn begin(&self, at: u64, bytes: u64) {
-        let cell = self.cells.get(at / CELL).expect("a cell of the pool");
+        let cell = self.cell(at).expect("a cell of the pool");
         debug_assert_eq!(cell.load(Ordering::Relaxed) & !FIRST, 0, "no block at {at:#x}");
         cell.store(large(at, bytes / GRAIN, COMMON, State::Plain), Ordering::Release);
     }
@@ -238,7 +268,7 @@ impl Directory {
         let owner = u64::from(owner.min(ARENAS));
         for cell in 0..run_bytes(class) / CELL {
             let word = u64::from(slab) << 32 | owner << 16 | (class as u64) << 11 | cell << 7 | RUN;
-            let place = self.cells.get(at / CELL + cell).expect("a cell of the pool");
+            let place = self.cell(at + cell * CELL).expect("a cell of the pool");
             place.store(word, Ordering::Release);
         }
     }
@@ -246,7 +276,7 @@ impl Directory {
     /// The run is no slab's any more. None of its blocks is live.
     pub fn end_run(&self, at: u64, class: usize) {
         for cell in 0..run_bytes(class) / CELL {
-            let place = self.cells.get(at / CELL + cell).expect("a cell of the pool");
+            let place = self.cell(at + cell * CELL).expect("a cell of the pool");
             place.store(0, Ordering::Release);
         }
     }
@@ -299,7 +329,7 @@ impl Directory {
     pub fn end_kept(&self, at: u64, piece: Piece) {
         match piece {
             Piece::Large { .. } => {
-                let cell = self.cells.get(at / CELL).expect("a cell of the pool");
+                let cell = self.cell(at).expect("a cell of the pool");
                 cell.store(0, Ordering::Release);
             }
             Piece::Small { block, .. } => {

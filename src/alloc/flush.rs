@@ -21,17 +21,35 @@ use std::sync::Arc;
 const LEAST: u64 = 16 << 20;
 /// Beyond that all of them together keep no more than this part of the pool.
 const PART: u64 = 64;
+/// A pool is little while it holds less than this...
+const LITTLE: u64 = 128 << 20;
+/// ...or less than this for each of its caches: room for what one may keep, and for what comes and goes beside it.
+const LITTLE_EACH: u64 = 24 << 20;
+/// A cache shares what it keeps with one that has so many blocks less: to look into it from outside costs as much as some
+/// hundred blocks that are at hand.
+const HANDFUL: u64 = 64;
+/// Where several threads have caches, what is in use is found out anew when what the heap has as live has changed by this
+/// part of the peak, and once in so many allocations of the heap.
+const NEAR: u64 = 256;
+const SELDOM: u64 = 64;
 
 /// The caches of a pool.
 #[derive(Debug, Default)]
 pub struct Caches {
     all: Vec<Arc<Cache>>,
+    /// One for whoever comes next: a free cannot make one.
+    spare: Option<Arc<Cache>>,
     /// What the closed ones had done.
     closed: Counts,
     /// Kept blocks that the heap took back.
     flushed: u64,
     /// Nothing is to be kept just now.
     idle: bool,
+    /// Several threads have one.
+    shared: bool,
+    /// The most that the heap had as live since `set_used` last looked into the caches, and what it had then.
+    high: u64,
+    seen: u64,
 }
 
 /// Which caches to flush.
@@ -53,12 +71,27 @@ impl PartialEq for Cache {
 impl Eq for Cache {}
 
 impl Heap {
-    /// A cache for a thread and a stream; None if the stream can have none.
-    pub fn open_cache(&mut self, owner: ThreadId, name: StreamHandle, arena: u32) -> Option<Arc<Cache>> {
+    /// A cache for a thread and a stream; None if the stream can have none. A free, which allocates nothing, can only have
+    /// one that was made before, and needs none unless another thread that has one would get what it keeps.
+    pub fn open_cache(
+        &mut self,
+        owner: ThreadId,
+        name: StreamHandle,
+        arena: u32,
+        in_free: bool,
+    ) -> Option<Arc<Cache>> {
         if arena >= ARENAS || self.capture_of(arena).is_some() {
             return None;
         }
-        let directory = self.directory.clone();
+        if !in_free {
+            self.prepare_spare();
+        } else if self.caches.all.iter().all(|other| other.arena != arena) {
+            return None;
+        }
+        let mut cache = self.caches.spare.take()?;
+        if !in_free {
+            self.prepare_spare();
+        }
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
@@ -68,13 +101,43 @@ impl Heap {
             false => SMALL_MAX,
         };
         let clock = stream.clock.clone();
-        let cache = Arc::new(Cache::new(owner, name, arena, most, directory, clock));
+        let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
+        blank.assign(owner, name, arena, most, clock);
         if self.caches.idle {
             cache.gate.shut(Shut::Idle);
         }
         self.caches.all.push(cache.clone());
-        self.limit_caches();
+        self.count_caches();
         Some(cache)
+    }
+
+    fn prepare_spare(&mut self) {
+        if self.caches.spare.is_none() {
+            self.caches.spare = Some(Arc::new(Cache::new(self.directory.clone())));
+            self.caches.all.reserve(1);
+        }
+    }
+
+    /// A thread's cache had nothing for a request, and may get half of what another thread keeps beyond it for the same
+    /// stream, if that is a good deal: where some threads allocate what others free. Returns whether it got something.
+    pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
+        if !self.caches.shared || self.caches.idle {
+            return false;
+        }
+        self.prepare_spare();
+        let others = self.caches.all.iter().filter(|other| other.arena == cache.arena);
+        let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
+            return false;
+        };
+        if other.count() < cache.count() + HANDFUL {
+            return false;
+        }
+        other.gate.shut(Shut::Visit);
+        Gate::announce();
+        other.gate.wait();
+        other.share(cache);
+        other.gate.open(Shut::Visit);
+        true
     }
 
     /// Gives back what a cache keeps, for good.
@@ -92,7 +155,7 @@ impl Heap {
         closed.taken = closed.taken.wrapping_add(counts.taken);
         closed.kept = closed.kept.wrapping_add(counts.kept);
         self.arena_mut(cache.arena).caches -= 1;
-        self.limit_caches();
+        self.count_caches();
     }
 
     /// Closes the caches for a stream of that name.
@@ -125,17 +188,35 @@ impl Heap {
         self.set_caching();
     }
 
+    fn count_caches(&mut self) {
+        let mut owners = self.caches.all.iter().map(|cache| cache.owner);
+        let first = owners.next();
+        self.caches.shared = owners.any(|owner| Some(owner) != first);
+        self.limit_caches();
+    }
+
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
     fn limit_caches(&self) {
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
+        let little = self.room_while_little() > 0;
         for cache in &self.caches.all {
             cache.set_limit(share.max(LEAST));
+            cache.set_generous(little);
+        }
+    }
+
+    /// Bytes by which the pool may grow before it minds what threads keep: none if it has a limit.
+    pub fn room_while_little(&self) -> u64 {
+        let each = self.caches.all.len() as u64 * LITTLE_EACH;
+        match self.crowded {
+            u64::MAX => LITTLE.max(each).saturating_sub(self.stats.reserved),
+            _ => 0,
         }
     }
 
     /// Is the pool near its limit?
     pub(super) fn is_crowded(&self) -> bool {
-        self.stats.used_peak > self.crowded
+        self.needed > self.crowded
     }
 
     /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.
@@ -287,24 +368,48 @@ impl Heap {
         self.stats.used.saturating_sub(self.bytes_of_kept())
     }
 
+    /// Is it worth finding out what is in use, for the heap's next allocation? Where several threads have caches, looking
+    /// into them takes their memory from the processors that work on it.
+    pub(super) fn may_look(&self) -> bool {
+        !self.caches.shared || self.stats.allocations.is_multiple_of(SELDOM)
+    }
+
     /// What the heap has as live changes. Keeps the peak of what the program has: between two changes that was what the
-    /// heap had, less the least that caches kept. With several threads it is at most that.
+    /// heap had, less the least that caches kept. Where several threads have caches, whose least was at different times, it
+    /// is what was in use when somebody looked.
+    #[inline]
     pub(super) fn set_used(&mut self, used: u64) {
-        let was = self.stats.used;
-        self.stats.used = used;
-        if was.max(used) <= self.stats.used_peak {
+        let was = std::mem::replace(&mut self.stats.used, used);
+        self.caches.high = self.caches.high.max(was);
+        if was.max(used) <= self.stats.used_peak
+            || self.caches.shared && used.abs_diff(self.caches.seen) < self.stats.used_peak / NEAR
+        {
             return;
         }
+        self.find_peak();
+    }
+
+    fn find_peak(&mut self) {
+        let used = self.stats.used;
+        let high = std::mem::replace(&mut self.caches.high, used);
+        self.caches.seen = used;
         let (mut low, mut now) = (0, 0);
         for cache in &self.caches.all {
             low += cache.take_low();
             now += cache.bytes();
         }
-        let before = match was > self.stats.used_peak {
-            true => was.saturating_sub(low),
+        let before = match high > self.stats.used_peak && !self.caches.shared {
+            true => high.saturating_sub(low),
             false => 0,
         };
         self.stats.used_peak = self.stats.used_peak.max(before).max(used.saturating_sub(now));
+        self.needed = self.needed.max(self.stats.used_peak);
+    }
+
+    /// Less may be needed from now on: the program wants memory back.
+    pub fn forget_need(&mut self) {
+        self.needed = self.used_now();
+        self.leeway.end();
     }
 
     /// The peak becomes what is in use now.
@@ -313,19 +418,32 @@ impl Heap {
             cache.take_low();
         }
         self.stats.used_peak = self.used_now();
+        (self.caches.high, self.caches.seen) = (self.stats.used, self.stats.used);
         self.tune_caches();
     }
 
-    /// The figures as the program sees them.
-    pub fn figures(&mut self) -> Stats {
-        self.set_used(self.stats.used);
-        let mut stats = self.stats;
+    /// What caches have done.
+    fn counts(&self) -> Counts {
         let mut counts = self.caches.closed;
         for cache in &self.caches.all {
             let each = cache.counts();
             counts.taken = counts.taken.wrapping_add(each.taken);
             counts.kept = counts.kept.wrapping_add(each.kept);
         }
+        counts
+    }
+
+    /// Allocations that the program has made.
+    pub fn allocations(&self) -> u64 {
+        self.stats.allocations.wrapping_add(self.counts().taken)
+    }
+
+    /// The figures as the program sees them.
+    pub fn figures(&mut self) -> Stats {
+        self.caches.high = self.caches.high.max(self.stats.used);
+        self.find_peak();
+        let mut stats = self.stats;
+        let counts = self.counts();
         let kept = self.bytes_of_kept().min(stats.used);
         stats.used -= kept;
         stats.cached += kept;

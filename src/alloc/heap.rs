@@ -38,6 +38,8 @@ pub struct Heap {
     pub windows: Windows,
     /// When pages go back to where they were first.
     pub rest: Rest,
+    /// The most in use that the program is known to need: a peak that no reset lowers.
+    pub needed: u64,
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,
     /// Slabs of small blocks.
@@ -96,6 +98,7 @@ impl Heap {
             pages: Pages::default(),
             windows: Windows::default(),
             rest: Rest::default(),
+            needed: 0,
             leeway: Leeway::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],

@@ -415,6 +415,19 @@ impl Heap {
         any
     }
 
+    /// If no other stream is known, what is everybody's becomes the stream's, because extents of one owner are joined.
+    pub fn absorb_common(&mut self, stream: u32) {
+        let alone = self.streams().all(|other| other == stream);
+        if !alone || stream == COMMON || self.capture_of(stream).is_some() {
+            return;
+        }
+        let longest = |heap: &Heap| heap.arena(COMMON).bins.descending(&heap.space.nodes, 0).next();
+        while let Some(id) = longest(self) {
+            self.pull_free(id);
+            self.put_free(id, stream);
+        }
+    }
+
     fn absorb(&mut self, from: u32, seq: u64, to: u32) -> bool {
         let mut any = false;
         loop {

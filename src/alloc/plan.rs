@@ -168,7 +168,9 @@ impl Heap {
         };
         // where such a request, or a longer one, went before; its pages are elsewhere if there is no order in requests
         if !self.leeway.is_any() {
-            for start in self.windows.of(len).filter(|start| start.is_multiple_of(align)) {
+            let before = self.windows.at(self.turn(), len);
+            let starts = before.into_iter().chain(self.windows.of(len));
+            for start in starts.filter(|start| start.is_multiple_of(align)) {
                 consider(start);
             }
         }

@@ -35,6 +35,9 @@ const SAVING: u64 = 8;
 /// ...and no more of them than one for so many pages.
 const SPARED: u64 = 32;
 
+/// A round has no more rests than this.
+const ROUND: u32 = 64;
+
 /// When the pool comes to rest.
 #[derive(Debug)]
 pub struct Rest {
@@ -61,6 +64,12 @@ pub struct Rest {
     spared: u64,
     /// Allocations when the pool last came to rest.
     allocations: u64,
+    /// The least that was in use at a rest...
+    lowest: u64,
+    /// ...and how many rests ago.
+    since: u32,
+    /// Allocations when a round of the program began.
+    round: u64,
 }
 
 impl Default for Rest {
@@ -78,6 +87,9 @@ impl Default for Rest {
             cleared: 0,
             spared: 0,
             allocations: 0,
+            lowest: u64::MAX,
+            since: 0,
+            round: 0,
         }
     }
 }
@@ -132,6 +144,14 @@ impl Rest {
         grown
     }
 
+    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between.
+    fn begin_round(&mut self, used: u64, allocations: u64) {
+        self.since += 1;
+        if used <= self.lowest || self.since > ROUND {
+            (self.lowest, self.since, self.round) = (used, 0, allocations);
+        }
+    }
+
     fn floor(&self) -> u64 {
         self.lows.iter().copied().min().expect("a low")
     }
@@ -154,10 +174,11 @@ impl Heap {
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
     /// Does nothing if the pool has just grown and may be `left` as it is.
     pub fn come_to_rest(&mut self, stream: u32, left: bool) {
-        if self.rest.passes(self.stats.used_peak) && left {
+        if self.rest.passes(self.needed) && left {
             return;
         }
         self.flush_slabs();
+        self.absorb_common(stream);
         self.reunite(stream);
         let away: Vec<PageId> = self
             .pages
@@ -170,6 +191,7 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
+        self.rest.begin_round(self.used_now(), self.allocations());
         self.rest.taken(self.used_now());
     }
 
@@ -177,11 +199,17 @@ impl Heap {
     /// nothing is in use: what is then moved home has to be moved again.
     pub fn is_rest_due(&mut self) -> bool {
         let due = self.stats.used < self.rest.watch.saturating_add(self.most_kept())
+            && self.may_look()
             && self.rest.is_due(self.used_now())
             && (!self.leeway.is_any() || self.used_now() == 0);
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;
         due && (nodes <= FEW || since >= TURNS * nodes)
+    }
+
+    /// Which allocation of the program's round is the next one.
+    pub fn turn(&self) -> u64 {
+        self.allocations().wrapping_sub(self.rest.round)
     }
 
     /// A plan was carried out.
@@ -193,7 +221,7 @@ impl Heap {
         self.rest.count_cleared(plan.clear.len() as u64, pages);
         if woken + mapped > 0 {
             let used = self.used_now();
-            self.rest.moved(woken, mapped, pages, used, self.stats.used_peak);
+            self.rest.moved(woken, mapped, pages, used, self.needed);
             let again = !plan.novel && !self.rest.gave_up;
             self.leeway.moved(self.stats.allocations, again);
         }

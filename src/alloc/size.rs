@@ -45,30 +45,40 @@ const fn class_table() -> [u32; CLASSES] {
     table
 }
 
+/// The class of blocks of at least so many times `MIN_ALIGN`.
+const CLASS_OF: [u8; (SMALL_MAX / MIN_ALIGN) as usize + 1] = {
+    let mut table = [0; (SMALL_MAX / MIN_ALIGN) as usize + 1];
+    let (mut class, mut count) = (0, 0);
+    while count < table.len() {
+        if CLASS_BYTES[class] < count as u32 * MIN_ALIGN as u32 {
+            class += 1;
+        }
+        table[count] = class as u8;
+        count += 1;
+    }
+    table
+};
+
 /// The class of the smallest blocks of at least `bytes` that are aligned to `align`; none if such blocks do
 /// not come from slabs. Runs are aligned to `WINDOW`, so a block is as aligned as its size.
+#[inline]
 pub fn class_of(bytes: u64, align: u64) -> Option<usize> {
     if bytes > SMALL_MAX || align > SMALL_MAX {
         return None;
     }
-    let bytes = round_up(bytes.max(1), align.max(MIN_ALIGN));
+    if align <= MIN_ALIGN {
+        return Some(CLASS_OF[bytes.div_ceil(MIN_ALIGN) as usize].into());
+    }
+    aligned_class(bytes, align)
+}
+
+fn aligned_class(bytes: u64, align: u64) -> Option<usize> {
+    let bytes = round_up(bytes.max(1), align);
     if bytes > SMALL_MAX {
         return None;
     }
-    let mut class = if bytes <= 2048 {
-        bytes.div_ceil(256) as usize - 1
-    } else {
-        // the octave above 2 KiB, and the quarter of it
-        let octave = 63 - (bytes - 1).leading_zeros() as usize;
-        8 + (octave - 11) * 4 + ((bytes - 1) >> (octave - 2) & 3) as usize
-    };
-    while class < CLASSES {
-        if u64::from(CLASS_BYTES[class]) % align.max(MIN_ALIGN) == 0 {
-            return Some(class);
-        }
-        class += 1;
-    }
-    None
+    let fits = |&class: &usize| u64::from(CLASS_BYTES[class]).is_multiple_of(align);
+    (CLASS_OF[(bytes / MIN_ALIGN) as usize].into()..CLASSES).find(fits)
 }
 
 /// Bytes of a slab run of a class: at least eight blocks, at most 256, and whole windows.

@@ -60,9 +60,10 @@ pub struct Alias {
 impl Heap {
     /// Changes the books for a chosen window.
     pub(super) fn enact(&mut self, window: &Window, fills: &[Fill]) -> Plan {
+        let turn = self.turn();
         let mut plan = Plan {
             busy: NIL,
-            novel: self.windows.note(window.end - window.start, window.start),
+            novel: self.windows.note(turn, window.end - window.start, window.start),
             ..Plan::default()
         };
         let (mut start, mut end) = (window.start, window.end);

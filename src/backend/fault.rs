@@ -10,6 +10,7 @@
 
 use super::call::{Call, Calls};
 use super::ledger::Ledger;
+use super::process;
 use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use std::collections::HashSet;
@@ -119,6 +120,7 @@ impl Faulty {
     /// [`Faulty::calls_when_gone`].
     pub fn unload(&self) {
         self.gone.store(true, Ordering::SeqCst);
+        process::disturb();
     }
 
     /// Calls made after [`Faulty::unload`], `forget` included. A pool makes none.

@@ -1,6 +1,9 @@
 //! What has happened to this process: has it forked? A forked child owns none of the parent's threads or
 //! driver state, so no layer may make a call, or wait for a lock, in it.
 //!
+//! Calls that threads' caches serve ask one question in place of many: was the process disturbed at all? If so they
+//! find out by what.
+//!
 //! Locks: none. [`forked`] is one relaxed load: the flag is written by the only thread of the child before
 //! `fork` returns there.
 
@@ -9,12 +12,24 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
+static DISTURBED: AtomicBool = AtomicBool::new(false);
 static WATCH: OnceLock<i32> = OnceLock::new();
 
 /// Is this a child, forked from a process in which [`watch_fork`] had been called?
 #[inline]
 pub fn forked() -> bool {
     FORKED.load(Ordering::Relaxed)
+}
+
+/// May the process have forked, a driver be gone, or somebody want to hear of every block?
+#[inline]
+pub fn disturbed() -> bool {
+    DISTURBED.load(Ordering::Relaxed)
+}
+
+/// One of these has come true.
+pub fn disturb() {
+    DISTURBED.store(true, Ordering::Relaxed);
 }
 
 /// Has [`forked`] tell the truth from now on. Cheap after the first call.
@@ -35,6 +50,7 @@ pub fn watch_fork() -> Result<(), BackendError> {
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+    disturb();
 }
 
 /// Runs `handler` when the process exits: after the exit handlers and static objects registered later, before

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a chapter.
-const CHAPTER: u64 = 1 << 15;
+pub const CHAPTER: u64 = 1 << 15;
 
 /// What a table may consist of: types for which all bytes zero are a value, and which threads may share.
 ///

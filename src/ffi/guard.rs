@@ -2,8 +2,10 @@
 
 use super::status::weir_status;
 use super::text;
+use crate::backend::process;
 use crate::base::error::Error;
 use crate::lifecycle::end;
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a function does in a forked child, where everything belongs to the parent.
@@ -30,15 +32,41 @@ pub(super) fn guard(name: &str, in_child: InChild, body: impl FnOnce() -> Result
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => weir_status::WEIR_OK,
         Ok(Err(error)) => fail(name, &error),
-        Err(payload) => {
-            let why = payload
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-                .unwrap_or("a panic without a message");
-            fail(name, &Error::Internal(why.to_owned()))
-        }
+        Err(payload) => fail_by_panic(name, &*payload),
     }
+}
+
+/// The same where `quick` serves nearly every call, by itself: true if it did. It is not asked in a process where
+/// something else may have to be looked at before.
+#[inline(always)]
+pub(super) fn guard_quick(
+    name: &str,
+    quick: impl FnOnce() -> bool,
+    rest: impl FnOnce() -> weir_status,
+) -> weir_status {
+    if process::disturbed() {
+        return rest();
+    }
+    guard_either(name, quick, rest)
+}
+
+#[inline(always)]
+fn guard_either(name: &str, quick: impl FnOnce() -> bool, rest: impl FnOnce() -> weir_status) -> weir_status {
+    match catch_unwind(AssertUnwindSafe(quick)) {
+        Ok(true) => weir_status::WEIR_OK,
+        Ok(false) => rest(),
+        Err(payload) => fail_by_panic(name, &*payload),
+    }
+}
+
+#[cold]
+fn fail_by_panic(name: &str, payload: &(dyn Any + Send)) -> weir_status {
+    let why = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message");
+    fail(name, &Error::Internal(why.to_owned()))
 }
 
 #[cold]
@@ -58,6 +86,13 @@ mod tests {
         assert_eq!(
             text::last_error(),
             "weir_test: internal error in weir: seven is 7; please report it"
+        );
+        let quick = || panic!("eight is {}", 8);
+        let status = guard_either("weir_test", quick, || weir_status::WEIR_OK);
+        assert_eq!(status, weir_status::WEIR_ERROR_INTERNAL);
+        assert_eq!(
+            text::last_error(),
+            "weir_test: internal error in weir: eight is 8; please report it"
         );
         assert_eq!(
             guard("weir_test", InChild::Refuse, || Ok(())),

@@ -9,6 +9,7 @@
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod args;
+pub mod batch;
 pub mod capture;
 mod guard;
 pub mod host_streams;

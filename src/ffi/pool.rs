@@ -1,7 +1,7 @@
 //! Pools and their blocks.
 
-use super::args::{self, Out, check_array, slice, widen};
-use super::guard::{InChild, guard};
+use super::args::{self, Out, slice, widen};
+use super::guard::{InChild, guard, guard_quick};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
 use super::types::{self, weir_pool, weir_stream};
@@ -10,7 +10,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
 use crate::lifecycle::{defaults, end, order, registry, threads};
-use crate::pool::Pool;
+use crate::pool::{Pool, ThreadCache};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>)
 
 /// Calls a pool to give `blocks` back. Once the process is exiting there may be nothing left to give them to, which
 /// is fine.
-fn give_back(
+pub(super) fn give_back(
     handle: usize,
     blocks: &[*mut c_void],
     f: impl FnOnce(&Pool) -> Result<(), Error>,
@@ -51,7 +51,7 @@ fn forgive(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Does valgrind want to know about this pool's blocks?
 #[inline]
-fn watched(pool: &Pool) -> bool {
+pub(super) fn watched(pool: &Pool) -> bool {
     valgrind::active() && pool.config().memory == MemoryKind::Host
 }
 
@@ -76,16 +76,16 @@ fn ending(f: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     result
 }
 
-fn stream(stream: weir_stream) -> StreamHandle {
+pub(super) fn stream(stream: weir_stream) -> StreamHandle {
     StreamHandle(stream.addr())
 }
 
-fn addr(block: *mut c_void) -> Addr {
+pub(super) fn addr(block: *mut c_void) -> Addr {
     Addr(block.addr() as u64)
 }
 
 /// The pointer of a block. Its memory is mapped outside of what Rust knows.
-fn pointer(at: Addr) -> *mut c_void {
+pub(super) fn pointer(at: Addr) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(at.0 as usize)
 }
 
@@ -228,9 +228,7 @@ pub unsafe extern "C" fn weir_pool_alloc(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     // SAFETY: the caller's promise about `ptr`, passed on.
-    guard("weir_pool_alloc", InChild::Refuse, || unsafe {
-        alloc(pool, bytes, 0, stream, ptr)
-    })
+    unsafe { alloc("weir_pool_alloc", pool, bytes, 0, stream, ptr) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -245,33 +243,71 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     // SAFETY: the caller's promise about `ptr`, passed on.
-    guard("weir_pool_alloc_aligned", InChild::Refuse, || unsafe {
-        alloc(pool, bytes, alignment, stream, ptr)
-    })
+    unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
 }
 
 /// # Safety
 /// `ptr` is NULL or can be written.
-#[inline]
+#[inline(always)]
 unsafe fn alloc(
+    name: &str,
     pool: *mut weir_pool,
     bytes: usize,
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-) -> Result<(), Error> {
-    let handle = args::handle(pool)?;
-    // SAFETY: the caller's promise.
-    let out = unsafe { Out::new(ptr, "ptr") }?;
-    let (bytes, alignment, on) = (bytes as u64, alignment as u64, stream(on));
-    if !valgrind::active()
-        && let Some(at) = threads::alloc(handle, bytes, alignment, on)
-    {
+) -> weir_status {
+    let quick = || {
+        if ptr.is_null() {
+            return false;
+        }
+        let at = threads::cached(pool.addr(), stream(on), |cache| {
+            cache.alloc(bytes as u64, alignment as u64)
+        });
+        if let Some(at) = at {
+            // SAFETY: not NULL, so the caller promised that it can be written.
+            unsafe { ptr.write(pointer(at)) };
+        }
+        at.is_some()
+    };
+    // SAFETY: the caller's promise, passed on.
+    let rest = || unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) };
+    guard_quick(name, quick, rest)
+}
+
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_guarded(
+    name: &str,
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    guard(name, InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(ptr, "ptr") }?;
+        let at = alloc_beside(handle, bytes as u64, alignment as u64, stream(on))?;
         out.set(pointer(at));
-        return Ok(());
+        Ok(())
+    })
+}
+
+/// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
+fn not_asked<R>(handle: usize, on: StreamHandle, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    match valgrind::active() {
+        true => threads::cached(handle, on, ask),
+        false => None,
     }
-    let at = serve(handle, |pool| {
-        let at = match threads::alloc(handle, bytes, alignment, on) {
+}
+
+/// A block that the thread's cache did not have.
+fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> Result<Addr, Error> {
+    serve(handle, |pool| {
+        let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
             Some(at) => at,
             None => {
                 let at = threads::beside(handle, on, |own| pool.alloc_beside(own, bytes, alignment, on))?;
@@ -283,9 +319,7 @@ unsafe fn alloc(
             valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
         }
         Ok(at)
-    })?;
-    out.set(pointer(at));
-    Ok(())
+    })
 }
 
 /// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
@@ -302,23 +336,36 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
+    let (handle, on) = (pool.addr(), self::stream(stream));
+    let quick = || threads::cached(handle, on, |cache| cache.free(addr(ptr))).is_some();
+    guard_quick("weir_pool_free", quick, || free_guarded(pool, ptr, on))
+}
+
+#[inline(never)]
+fn free_guarded(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle) -> weir_status {
     guard("weir_pool_free", InChild::Ignore, || {
-        let (handle, at, on) = (args::handle(pool)?, addr(ptr), self::stream(stream));
-        if !valgrind::active() && threads::free(handle, at, on).is_some() {
+        free_beside(args::handle(pool)?, ptr, on)
+    })
+}
+
+/// Frees a block that the thread's cache did not keep.
+fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
             return Ok(());
         }
-        give_back(handle, &[ptr], |pool| {
-            if ptr.is_null() {
-                return Ok(());
+        let at = addr(ptr);
+        if watched(pool) {
+            announce_free(pool, at, order::is_host_stream(on));
+        }
+        match not_asked(handle, on, |cache| cache.free(at)) {
+            Some(_) => Ok(()),
+            None => {
+                threads::beside(handle, on, |own| pool.free_beside(own, at, on))?;
+                threads::consider_in_free(pool, handle, on);
+                Ok(())
             }
-            if watched(pool) {
-                announce_free(pool, at, order::is_host_stream(on));
-            }
-            match threads::free(handle, at, on) {
-                Some(_) => Ok(()),
-                None => threads::beside(handle, on, |own| pool.free_beside(own, at, on)).map(drop),
-            }
-        })
+        }
     })
 }
 
@@ -368,84 +415,6 @@ pub unsafe extern "C" fn weir_pool_record_stream(
         })
         .map_err(end::find_owner)
     })
-}
-
-/// Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
-/// and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
-///
-/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_alloc_batch(
-    pool: *mut weir_pool,
-    sizes: *const usize,
-    count: usize,
-    stream: weir_stream,
-    ptrs: *mut *mut c_void,
-) -> weir_status {
-    guard("weir_pool_alloc_batch", InChild::Refuse, || {
-        let handle = args::handle(pool)?;
-        // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let sizes = unsafe { slice(sizes, count, "sizes") }?;
-        check_array(ptrs.cast_const(), count, "ptrs")?;
-        let mut blocks = vec![Addr::default(); count];
-        serve(handle, |pool| {
-            let on = self::stream(stream);
-            threads::beside(handle, on, |own| {
-                pool.alloc_batch_beside(own, widen(sizes), on, &mut blocks)
-            })?;
-            threads::consider(pool, handle, on);
-            if watched(pool) {
-                let in_flight = order::is_host_stream(on);
-                blocks
-                    .iter()
-                    .zip(sizes)
-                    .for_each(|(at, size)| valgrind::allocated(handle, *at, *size as u64, in_flight));
-            }
-            Ok(())
-        })?;
-        for (n, at) in blocks.iter().enumerate() {
-            // SAFETY: `n` is below `count`, and the caller's array has that many elements.
-            unsafe { ptrs.add(n).write(pointer(*at)) };
-        }
-        Ok(())
-    })
-}
-
-/// Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
-/// array if `count` is 0.
-///
-/// Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_free_batch(
-    pool: *mut weir_pool,
-    ptrs: *const *mut c_void,
-    count: usize,
-    stream: weir_stream,
-) -> weir_status {
-    guard("weir_pool_free_batch", InChild::Ignore, || {
-        let handle = args::handle(pool)?;
-        // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
-        let blocks = ptrs.iter().filter(|ptr| !ptr.is_null()).map(|ptr| addr(*ptr));
-        let on = self::stream(stream);
-        give_back(handle, ptrs, |pool| free_batch(pool, blocks, on))
-    })
-}
-
-fn free_batch(
-    pool: &Pool,
-    blocks: impl Iterator<Item = Addr> + Clone,
-    on: StreamHandle,
-) -> Result<(), Error> {
-    if !watched(pool) {
-        return pool.free_batch(blocks, on);
-    }
-    // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one thread at a
-    // time, and the next owner announces a block after this.
-    let in_flight = order::is_host_stream(on);
-    pool.free_batch(blocks.clone(), on)?;
-    blocks.for_each(|at| valgrind::freed(at, in_flight));
-    Ok(())
 }
 
 /// Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating

@@ -11,6 +11,7 @@
 //!
 //! Locks: `BLOCKS`, only while valgrind runs; only the registry is asked under it.
 
+use crate::backend::process;
 use crate::base::units::Addr;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -70,6 +71,9 @@ pub(super) fn active() -> bool {
         YES => true,
         _ => {
             let running = request([RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0]) != 0;
+            if running {
+                process::disturb();
+            }
             STATE.store(if running { YES } else { NO }, Ordering::Relaxed);
             running
         }

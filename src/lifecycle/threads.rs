@@ -4,15 +4,19 @@
 //! A cache is opened by the calls that could have used it, and goes back to its pool when the thread ends, when another
 //! stream needs its place, and when the stream's handle comes to mean something else.
 //!
-//! Locks: none; a slot is its thread's own. It is never borrowed while a pool is called, because a callback may call
-//! weir again.
+//! The slots have no destructor, so that to reach them is to compute an address: what they hold is given back by
+//! `AtEnd`, which has one, and which the C library notes when the thread opens its first cache.
+//!
+//! Locks: none; a slot is its thread's own. It stays borrowed while its cache's pool is called; a callback that calls weir
+//! again can use it, too, and changes nothing.
 
 use super::end;
 use super::registry::POOLS;
 use crate::base::error::Error;
-use crate::base::units::{Addr, StreamHandle};
+use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 
 /// Places for caches: a power of two.
 const SLOTS: usize = 32;
@@ -21,40 +25,84 @@ const CALLS: u32 = 4;
 /// Calls for another stream after which a cache leaves its place to that one.
 const PATIENCE: u32 = 64;
 
-#[derive(Default)]
 struct Slot {
-    pool: usize,
-    stream: usize,
+    pool: Cell<usize>,
+    stream: Cell<usize>,
     /// Calls that wanted a cache here: for its own stream as long as there is none, for others afterwards.
-    wanted: u32,
-    cache: Option<ThreadCache>,
+    wanted: Cell<u32>,
+    cache: RefCell<ManuallyDrop<Option<ThreadCache>>>,
+}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            pool: Cell::new(0),
+            stream: Cell::new(0),
+            wanted: Cell::new(0),
+            cache: RefCell::new(ManuallyDrop::new(None)),
+        }
+    }
+
+    fn is_for(&self, pool: usize, stream: StreamHandle) -> bool {
+        self.pool.get() == pool && self.stream.get() == stream.0
+    }
+
+    fn has_cache(&self) -> bool {
+        self.cache.try_borrow().is_ok_and(|cache| cache.is_some())
+    }
+
+    /// From now on it is for another stream, or for none, and has this cache; unless it is in use.
+    fn set(&self, pool: usize, stream: usize, cache: Option<ThreadCache>) {
+        let Ok(mut place) = self.cache.try_borrow_mut() else {
+            return;
+        };
+        let old = std::mem::replace(&mut **place, cache);
+        drop(place);
+        let old_pool = self.pool.replace(pool);
+        self.stream.set(stream);
+        self.wanted.set(0);
+        if let Some(old) = old
+            && let Ok(pool) = POOLS.get(old_pool)
+        {
+            pool.close_cache(&old);
+        }
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.cache.try_borrow_mut().is_err()
+    }
 }
 
 /// All caches of a thread.
-struct Slots([Slot; SLOTS]);
+struct Mine {
+    slots: [Slot; SLOTS],
+    /// `AtEnd` is to come, or has been.
+    noted: Cell<bool>,
+}
 
-impl Drop for Slots {
+struct AtEnd;
+
+impl Drop for AtEnd {
     fn drop(&mut self) {
         // in a forked child other threads' locks may be held for ever, and all belongs to the parent
         if !end::forked() {
-            self.0.iter_mut().for_each(give_back);
+            MINE.with(|mine| {
+                for slot in &mine.slots {
+                    slot.set(0, 0, None);
+                }
+            });
         }
     }
 }
 
-fn give_back(slot: &mut Slot) {
-    let slot = std::mem::take(slot);
-    if let Some(cache) = slot.cache
-        && let Ok(pool) = POOLS.get(slot.pool)
-    {
-        pool.close_cache(&cache);
-    }
-}
-
 thread_local! {
-    static MINE: RefCell<Slots> = RefCell::new(Slots(Default::default()));
-    /// Does `MINE` exist? It has a destructor, which the C library notes, so it is made only where it is used.
-    static ANY: Cell<bool> = const { Cell::new(false) };
+    static MINE: Mine = const {
+        Mine {
+            slots: [const { Slot::new() }; SLOTS],
+            noted: Cell::new(false),
+        }
+    };
+    static AT_END: AtEnd = const { AtEnd };
 }
 
 #[inline]
@@ -63,37 +111,18 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-#[inline]
-fn with_slot<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
-    if !ANY.get() {
-        return None;
-    }
-    let found = MINE.try_with(|slots| {
-        let mut slots = slots.try_borrow_mut().ok()?;
-        Some(f(&mut slots.0[place(pool, stream)]))
-    });
-    found.ok().flatten()
-}
-
-#[inline]
-fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
-    with_slot(pool, stream, |slot| match &slot.cache {
-        Some(cache) if slot.pool == pool && slot.stream == stream.0 => f(cache),
-        _ => None,
+/// Asks the calling thread's cache for a pool and a stream, if it has one.
+#[inline(always)]
+pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    const { assert!(!std::mem::needs_drop::<Mine>()) };
+    MINE.with(|mine| {
+        let slot = &mine.slots[place(pool, stream)];
+        if !slot.is_for(pool, stream) {
+            return None;
+        }
+        let cache = slot.cache.try_borrow().ok()?;
+        f(cache.as_ref()?)
     })
-    .flatten()
-}
-
-/// A block from the calling thread's cache.
-#[inline]
-pub fn alloc(pool: usize, bytes: u64, align: u64, stream: StreamHandle) -> Option<Addr> {
-    cached(pool, stream, |cache| cache.alloc(bytes, align))
-}
-
-/// Puts a freed block into the calling thread's cache.
-#[inline]
-pub fn free(pool: usize, at: Addr, stream: StreamHandle) -> Option<u64> {
-    cached(pool, stream, |cache| cache.free(at))
 }
 
 /// Calls a pool for what the thread's cache could not do.
@@ -102,72 +131,71 @@ pub fn beside<R>(
     stream: StreamHandle,
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let cache = cached(pool, stream, |cache| Some(cache.clone()));
-    let result = f(cache.as_ref());
-    if cache.is_some_and(|cache| cache.is_ended()) {
-        // a callback may have put another one there
-        with_slot(pool, stream, |slot| {
-            if slot.cache.as_ref().is_some_and(ThreadCache::is_ended) {
-                *slot = Slot::default();
-            }
-        });
-    }
-    result
+    MINE.with(|mine| {
+        let slot = &mine.slots[place(pool, stream)];
+        let cache = slot.cache.try_borrow().ok().filter(|_| slot.is_for(pool, stream));
+        let own = cache.as_ref().and_then(|cache| cache.as_ref());
+        let result = f(own);
+        let ended = own.is_some_and(ThreadCache::is_ended);
+        drop(cache);
+        if ended {
+            slot.set(0, 0, None);
+        }
+        result
+    })
 }
 
-/// A request was served that a cache might have served: opens one if that has happened often enough. (A free opens
-/// none, because it allocates nothing.)
+/// A request was served that a cache might have served: opens one if that has happened often enough.
 pub fn consider(pool: &Pool, handle: usize, stream: StreamHandle) {
-    let has_one = |_: &ThreadCache| Some(());
-    if !pool.has_caches() || !ANY.get() && end::exiting() || cached(handle, stream, has_one).is_some() {
-        return;
-    }
-    ANY.set(true);
-    let old = with_slot(handle, stream, |slot| {
-        slot.wanted += 1;
-        let same = slot.pool == handle && slot.stream == stream.0;
-        let taken = slot.cache.is_some() && POOLS.is_live(slot.pool);
-        if !same && slot.wanted > if taken { PATIENCE } else { 1 } {
-            let new = Slot {
-                pool: handle,
-                stream: stream.0,
-                ..Slot::default()
-            };
-            return Some(std::mem::replace(slot, new));
+    consider_with(pool, handle, stream, Pool::open_cache);
+}
+
+/// The same for a free that a cache might have kept.
+pub fn consider_in_free(pool: &Pool, handle: usize, stream: StreamHandle) {
+    consider_with(pool, handle, stream, Pool::open_cache_in_free);
+}
+
+fn consider_with(
+    pool: &Pool,
+    handle: usize,
+    stream: StreamHandle,
+    open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
+) {
+    MINE.with(|mine| {
+        if !pool.has_caches() || !mine.noted.get() && end::exiting() {
+            return;
         }
-        None
+        let slot = &mine.slots[place(handle, stream)];
+        let same = slot.is_for(handle, stream);
+        let taken = slot.has_cache() && POOLS.is_live(slot.pool.get());
+        if same && taken {
+            return;
+        }
+        slot.wanted.set(slot.wanted.get() + 1);
+        if !same {
+            if slot.wanted.get() > if taken { PATIENCE } else { 1 } {
+                slot.set(handle, stream.0, None);
+            }
+            return;
+        }
+        if slot.wanted.get() >= CALLS {
+            mine.noted.set(true);
+            // at the end of the thread nothing would give a cache back any more
+            if AT_END.try_with(|_| ()).is_ok()
+                && !slot.is_in_use()
+                && let Some(cache) = open(pool, stream)
+            {
+                slot.set(handle, stream.0, Some(cache));
+            }
+        }
     });
-    if let Some(mut old) = old.flatten() {
-        give_back(&mut old);
-    }
-    let due = |slot: &mut Slot| {
-        let same = slot.pool == handle && slot.stream == stream.0;
-        same && slot.cache.is_none() && slot.wanted >= CALLS
-    };
-    if with_slot(handle, stream, due) == Some(true)
-        && let Some(cache) = pool.open_cache(stream)
-    {
-        // a place that has gone meanwhile drops the cache, which the pool must not miss
-        let mut cache = Some(cache);
-        with_slot(handle, stream, |slot| {
-            (slot.cache, slot.wanted) = (cache.take(), 0);
-        });
-        if let Some(cache) = cache {
-            pool.close_cache(&cache);
-        }
-    }
 }
 
 /// Pools have ended: what the calling thread has of them goes.
 pub fn forget_ended() {
-    if ANY.get() {
-        let _ = MINE.try_with(|slots| {
-            let Ok(mut slots) = slots.try_borrow_mut() else {
-                return;
-            };
-            for slot in slots.0.iter_mut().filter(|slot| !POOLS.is_live(slot.pool)) {
-                *slot = Slot::default();
-            }
-        });
-    }
+    MINE.with(|mine| {
+        for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
+            slot.set(0, 0, None);
+        }
+    });
 }

@@ -21,7 +21,7 @@ impl Pool {
         let slot = self.backend.granularity();
         let heap = self.books()?;
         let stats = heap.stats;
-        let peak = stats.used_peak.max(heap.used_now() + len);
+        let peak = heap.needed.max(heap.used_now() + len);
         drop(heap);
         let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
         let near = self.near_limit(peak);

@@ -1,6 +1,7 @@
 //! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
 
 use super::{Named, Pool, ThreadCache, check_request, index};
+use crate::alloc::cache::LONG;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::base::error::Error;
@@ -42,6 +43,9 @@ impl Pool {
         let stream = self.name_beside(own, stream)?;
         let mut heap = self.books_for_alloc(stream)?;
         let own = self.still(&mut heap, own, stream);
+        if let Some(own) = own {
+            heap.even_out(&own.cache);
+        }
         let mut held = Some(heap);
         for (number, &bytes) in sizes.iter().enumerate() {
             match self.alloc_next(&mut held, own, bytes, stream) {
@@ -103,7 +107,17 @@ impl Pool {
         blocks: impl Iterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let named = self.name_for_free(None, stream)?;
+        self.free_batch_beside(None, blocks, stream)
+    }
+
+    /// The same for a thread whose cache for the stream could not keep all of them.
+    pub fn free_batch_beside(
+        &self,
+        own: Option<&ThreadCache>,
+        blocks: impl Iterator<Item = Addr> + Clone,
+        stream: StreamHandle,
+    ) -> Result<(), Error> {
+        let named = self.name_for_free(own, stream)?;
         let usable = named.is_some();
         let stream = named.unwrap_or(Named {
             handle: stream,
@@ -113,10 +127,22 @@ impl Pool {
         let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
         let index = index(&mut heap, stream);
+        let own = own.filter(|_| usable);
+        let own = self.still(&mut heap, own, stream);
+        let mut longest = 0;
         for at in blocks {
+            if own.is_some_and(|own| own.cache.keep(at.0).is_some()) {
+                continue;
+            }
             let block = heap.find_block(at.0)?;
             self.part_with(at);
-            heap.free(block, index, !usable)?;
+            longest = heap.free(block, index, !usable)?.max(longest);
+        }
+        if let Some(own) = own {
+            if longest > LONG {
+                heap.flush_long(own.cache.owner);
+            }
+            heap.relieve(&own.cache);
         }
         if usable {
             self.after_frees(heap, stream, index);

@@ -1,11 +1,11 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
 use super::{Named, Pool, index};
-use crate::alloc::cache::{Cache, ThreadId};
+use crate::alloc::cache::{Cache, Kept, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
-use crate::backend::Backend;
+use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
 use std::cell::Cell;
@@ -54,14 +54,32 @@ impl ThreadCache {
         self.cache.keep(at.0)
     }
 
+    /// Blocks for all these requests, if the cache has them.
+    pub fn alloc_batch(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
+        if !self.stream_is_the_same() {
+            return None;
+        }
+        self.cache.take_all(sizes)
+    }
+
+    /// Keeps all these blocks, which are freed, if that is all there is to do.
+    pub fn free_batch(&self, blocks: impl DoubleEndedIterator<Item = Addr> + Clone) -> bool {
+        self.stream_is_the_same() && self.cache.keep_all(blocks.map(|at| at.0))
+    }
+
     /// Does it serve nobody any more?
     pub fn is_ended(&self) -> bool {
         self.cache.gate.is_shut(Shut::Ended)
     }
 
     /// Handles of destroyed streams come again, and a stream may be captured at any time.
-    #[inline]
+    #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
+        self.declared && !process::disturbed() || self.backend_agrees()
+    }
+
+    #[inline(never)]
+    fn backend_agrees(&self) -> bool {
         match self.declared {
             true => self.backend.usable(),
             false => self.backend.timeline(self.stream.handle) == Ok(self.line),
@@ -72,6 +90,15 @@ impl ThreadCache {
 impl Pool {
     /// Opens a cache for the calling thread and a stream. None: the pool or the stream has none.
     pub fn open_cache(&self, stream: StreamHandle) -> Option<ThreadCache> {
+        self.open_cache_in(stream, false)
+    }
+
+    /// The same in a free, which allocates nothing: None, too, if none is at hand.
+    pub fn open_cache_in_free(&self, stream: StreamHandle) -> Option<ThreadCache> {
+        self.open_cache_in(stream, true)
+    }
+
+    fn open_cache_in(&self, stream: StreamHandle, in_free: bool) -> Option<ThreadCache> {
         if !self.has_caches() {
             return None;
         }
@@ -83,7 +110,7 @@ impl Pool {
         let mut heap = self.books_for(named).ok()?;
         let arena = index(&mut heap, named);
         Some(ThreadCache {
-            cache: heap.open_cache(this_thread(), stream, arena)?,
+            cache: heap.open_cache(this_thread(), stream, arena, in_free)?,
             backend: self.backend.inner().clone(),
             stream: named,
             line,

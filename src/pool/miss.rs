@@ -34,8 +34,6 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 16;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
-/// A pool without a limit that holds less grows before it takes from threads what they keep.
-const LITTLE: u64 = 128 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
@@ -150,15 +148,20 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
-        let need = Heap::need(request.bytes, request.align);
-        let flushed = self.flush_own(request.own, need, request.stream)?;
-        if (self.learn_what_is_safe(request)? || flushed)
+        if self.learn_what_is_safe(request)?
             && let Some(at) = self.again(request)?
         {
             return Ok(Some(at));
         }
         if let Some(at) = self.grow_a_little(grow, request)? {
             return Ok(Some(at));
+        }
+        let need = Heap::need(request.bytes, request.align);
+        if self.flush_own(request.own, need, request.stream)? {
+            self.learn_what_is_safe(request)?;
+            if let Some(at) = self.again(request)? {
+                return Ok(Some(at));
+            }
         }
         if self.flush_others(need, request.stream)? {
             self.learn_what_is_safe(request)?;
@@ -200,9 +203,8 @@ impl Pool {
     fn grow_a_little(&self, grow: &mut Growth, request: Request) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let heap = self.books()?;
-        let room = LITTLE.saturating_sub(heap.stats.reserved);
-        let most = self.config.max_bytes;
-        if most != 0 || self.apart || room < len + align || heap.bytes_of_kept() == 0 {
+        let room = heap.room_while_little();
+        if self.apart || room < len + align || heap.bytes_of_kept() == 0 {
             return Ok(None);
         }
         drop(heap);
@@ -381,7 +383,7 @@ impl Pool {
         let heap = self.books()?;
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
-        let peak = stats.used_peak.max(heap.used_now() + len);
+        let peak = heap.needed.max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak, stats.pages_moved);
         let slack = match self.may_come_near(peak) {
             true => self.config.slack.min(SLACK_NEAR),
@@ -508,7 +510,7 @@ impl Pool {
         };
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
-        let peak = heap.stats.used_peak;
+        let peak = heap.needed;
         let near = self.may_come_near(peak);
         let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);

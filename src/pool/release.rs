@@ -26,7 +26,7 @@ impl Pool {
         self.cover();
         self.poll(None);
         let mut heap = self.books()?;
-        heap.leeway.end();
+        heap.forget_need();
         heap.flush(Whose::All, |_| false);
         heap.flush_slabs();
         drop(heap);
@@ -42,7 +42,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
-        self.books()?.leeway.end();
+        self.books()?.forget_need();
         Ok(self.give_back_all())
     }
 

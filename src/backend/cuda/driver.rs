@@ -54,7 +54,12 @@ pub(super) fn still_usable() -> Result<(), BackendError> {
 }
 
 extern "C" fn on_exit() {
+    set_gone();
+}
+
+fn set_gone() {
     GONE.store(true, Ordering::Relaxed);
+    process::disturb();
 }
 
 /// The driver, if somebody has opened it here.
@@ -362,7 +367,7 @@ impl Driver {
         const FIRST_OF_CAPTURE: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as Code;
         const LAST_OF_CAPTURE: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as Code;
         if matches!(code, NOT_INITIALIZED | DEINITIALIZED) {
-            GONE.store(true, Ordering::Relaxed);
+            set_gone();
             return BackendError::Unloaded;
         }
         let text = self.text(call, code);
@@ -402,7 +407,7 @@ pub(super) fn insist(mut call: impl FnMut() -> Code) -> Code {
     match call() {
         SUCCESS => SUCCESS,
         code @ (NOT_INITIALIZED | DEINITIALIZED) => {
-            GONE.store(true, Ordering::Relaxed);
+            set_gone();
             code
         }
         code if is_sticky(code) => code, // it would say the same again, or of something that is gone

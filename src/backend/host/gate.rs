@@ -31,6 +31,7 @@ pub(super) fn first_use() -> Result<(), BackendError> {
 
 extern "C" fn unload() {
     UNLOADED.store(true, Ordering::SeqCst);
+    process::disturb();
 }
 
 /// Neither forked nor unloaded.

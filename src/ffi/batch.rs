@@ -1,0 +1,132 @@
+//! Many blocks at once.
+
+use super::args::{self, check_array, slice, widen};
+use super::guard::{InChild, guard, guard_quick};
+use super::pool::{addr, give_back, pointer, serve, watched};
+use super::status::weir_status;
+use super::types::{weir_pool, weir_stream};
+use super::valgrind;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use crate::lifecycle::{order, threads};
+use crate::pool::ThreadCache;
+use std::ffi::c_void;
+
+/// Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none
+/// and `ptrs` unchanged. The arrays may be NULL if `count` is 0.
+///
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc_batch(
+    pool: *mut weir_pool,
+    sizes: *const usize,
+    count: usize,
+    stream: weir_stream,
+    ptrs: *mut *mut c_void,
+) -> weir_status {
+    let quick = || {
+        // SAFETY: NULL, or an array of the caller's with `count` elements.
+        let Ok(sizes) = (unsafe { slice(sizes, count, "sizes") }) else {
+            return false;
+        };
+        if check_array(ptrs.cast_const(), count, "ptrs").is_err() {
+            return false;
+        }
+        let blocks = threads::cached(pool.addr(), super::pool::stream(stream), |cache| {
+            cache.alloc_batch(widen(sizes))
+        });
+        if let Some(blocks) = &blocks {
+            // SAFETY: the array was checked, and has a place for each block.
+            unsafe { hand_over(blocks.iter().map(|block| Addr(block.at)), ptrs) };
+        }
+        blocks.is_some()
+    };
+    let rest = || {
+        guard("weir_pool_alloc_batch", InChild::Refuse, || {
+            let handle = args::handle(pool)?;
+            // SAFETY: as above.
+            let sizes = unsafe { slice(sizes, count, "sizes") }?;
+            check_array(ptrs.cast_const(), count, "ptrs")?;
+            let blocks = alloc_batch_beside(handle, widen(sizes), super::pool::stream(stream))?;
+            // SAFETY: as above.
+            unsafe { hand_over(blocks.iter().copied(), ptrs) };
+            Ok(())
+        })
+    };
+    guard_quick("weir_pool_alloc_batch", quick, rest)
+}
+
+/// # Safety
+/// `ptrs` has a place for each block.
+unsafe fn hand_over(blocks: impl Iterator<Item = Addr>, ptrs: *mut *mut c_void) {
+    for (n, at) in blocks.enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { ptrs.add(n).write(pointer(at)) };
+    }
+}
+
+/// Blocks that the thread's cache did not have all of.
+fn alloc_batch_beside(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
+    let mut blocks = vec![Addr::default(); sizes.len()];
+    serve(handle, |pool| {
+        threads::beside(handle, on, |own| {
+            pool.alloc_batch_beside(own, sizes, on, &mut blocks)
+        })?;
+        threads::consider(pool, handle, on);
+        if watched(pool) {
+            let in_flight = order::is_host_stream(on);
+            blocks
+                .iter()
+                .zip(sizes)
+                .for_each(|(at, size)| valgrind::allocated(handle, *at, *size, in_flight));
+        }
+        Ok(())
+    })?;
+    Ok(blocks)
+}
+
+/// Frees `count` blocks, each as weir_pool_free would: all of them, or none. NULL entries are fine, and so is a NULL
+/// array if `count` is 0.
+///
+/// Errors: those of weir_pool_free; WEIR_ERROR_INVALID_ARGUMENT for an impossible count.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free_batch(
+    pool: *mut weir_pool,
+    ptrs: *const *mut c_void,
+    count: usize,
+    stream: weir_stream,
+) -> weir_status {
+    let quick = || {
+        // SAFETY: NULL, or an array of the caller's with `count` elements.
+        let ptrs = unsafe { slice(ptrs, count, "ptrs") };
+        ptrs.is_ok_and(|ptrs| {
+            let keep = |cache: &ThreadCache| cache.free_batch(addrs(ptrs)).then_some(());
+            threads::cached(pool.addr(), super::pool::stream(stream), keep).is_some()
+        })
+    };
+    let rest = || {
+        guard("weir_pool_free_batch", InChild::Ignore, || {
+            let handle = args::handle(pool)?;
+            // SAFETY: as above.
+            let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
+            let on = super::pool::stream(stream);
+            give_back(handle, ptrs, |pool| {
+                threads::beside(handle, on, |own| pool.free_batch_beside(own, addrs(ptrs), on))?;
+                threads::consider_in_free(pool, handle, on);
+                // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
+                // thread at a time, and the next owner announces a block after this.
+                if watched(pool) {
+                    let in_flight = order::is_host_stream(on);
+                    addrs(ptrs).for_each(|at| valgrind::freed(at, in_flight));
+                }
+                Ok(())
+            })
+        })
+    };
+    guard_quick("weir_pool_free_batch", quick, rest)
+}
+
+/// The blocks that an array names.
+fn addrs(ptrs: &[*mut c_void]) -> impl DoubleEndedIterator<Item = Addr> + Clone + '_ {
+    ptrs.iter().filter(|ptr| !ptr.is_null()).map(|ptr| addr(*ptr))
+}
