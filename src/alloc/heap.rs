@@ -8,6 +8,7 @@
 //! Lock: the pool's `Heap` lock covers all of this module and those it uses. What concerns pages, mappings
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
+use super::ahead::Ahead;
 use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::limbo::{Limbo, Users};
@@ -37,6 +38,8 @@ pub struct Heap {
     pub windows: Windows,
     /// When pages go back to where they were first.
     pub rest: Rest,
+    /// When memory is to be made ahead of use.
+    pub ahead: Ahead,
     /// Slabs of small blocks.
     pub slabs: Slabs,
     /// What all threads know of the blocks.
@@ -93,6 +96,7 @@ impl Heap {
             pages: Pages::default(),
             windows: Windows::default(),
             rest: Rest::default(),
+            ahead: Ahead::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),

@@ -75,10 +75,12 @@ impl Pool {
         let mut said = String::new();
         let mut ask = self.config.on_oom.as_ref();
         loop {
-            let mut grow = self.grow.lock();
-            match self.serve(&mut grow, request, &mut said) {
+            let mut grow = self.lock_to_grow();
+            let made = grow.made;
+            let served = self.serve(&mut grow, request, &mut said);
+            self.after_miss(grow, made);
+            match served {
                 Ok(Some(at)) => {
-                    drop(grow);
                     // what was left of the window came to the stream like a free
                     let mut heap = self.books()?;
                     heap.tune_caches();
@@ -94,7 +96,6 @@ impl Pool {
                     return Err(error);
                 }
             }
-            drop(grow);
             // asked once: one that always says yes must not keep its caller for ever
             if !ask.take().is_some_and(|ask| ask(bytes)) {
                 break;
@@ -357,7 +358,7 @@ impl Pool {
     }
 
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
-    fn page_sizes(&self, peak: u64) -> (u64, u64) {
+    pub(super) fn page_sizes(&self, peak: u64) -> (u64, u64) {
         let slot = self.backend.granularity();
         let (share, least) = match self.may_come_near(peak) {
             true => (PAGE_SHARE_NEAR, slot),
@@ -404,7 +405,9 @@ impl Pool {
         serve: impl FnOnce(&mut Heap, u32) -> T,
     ) -> Result<Option<T>, BackendError> {
         if self.placed {
-            return self.attempt_placed(len, align, stream, sources, serve);
+            let got = self.attempt_placed(len, align, stream, sources, serve)?;
+            grow.made += u64::from(got.is_some());
+            return Ok(got);
         }
         self.make_room(grow, len + align)?;
         let Ok(mut heap) = self.books() else {
@@ -429,12 +432,13 @@ impl Pool {
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
             heap.count_moves(&plan);
+            grow.made += u64::from(!plan.create.is_empty());
         }
         heap.settle(plan, index_now);
         outcome.map(|()| Some(serve(&mut heap, index_now)))
     }
 
-    fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
+    pub(super) fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
         for &(at, bytes, mapping) in &plan.clear {
             self.backend.unmap(Addr(at), bytes)?;
             self.heap.lock().cleared(mapping);
@@ -458,7 +462,7 @@ impl Pool {
     }
 
     /// Makes sure that some range has room for a window of `bytes` and a page beyond.
-    fn make_room(&self, grow: &mut Growth, bytes: u64) -> Result<(), BackendError> {
+    pub(super) fn make_room(&self, grow: &mut Growth, bytes: u64) -> Result<(), BackendError> {
         let need = round_up(bytes, self.backend.granularity()) + 2 * PAGE_MAX;
         let heap: RankedGuard<'_, Heap> = self.heap.lock();
         if heap.space.has_void(need) {
