@@ -11,6 +11,7 @@ mod batch;
 mod cached;
 mod miss;
 mod order;
+mod pressure;
 mod release;
 
 use crate::alloc::cache::LONG;
@@ -90,6 +91,8 @@ pub struct Pool {
     grow: Ranked<Growth>,
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
+    /// What the device has refused.
+    pressure: pressure::Pressure,
     heap: Ranked<Heap>,
     directory: Arc<Directory>,
     ended: AtomicBool,
@@ -147,6 +150,7 @@ impl Pool {
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
+            pressure: pressure::Pressure::new(),
             worker: (ahead != 0).then(ahead::Worker::new),
             apart: heap.apart,
             placed: heap.placed,
@@ -448,12 +452,17 @@ impl Pool {
         Ok(heap)
     }
 
-    /// The same, for an allocation: the pool may have come to rest before.
+    /// The same, for an allocation: the pool may have come to rest before, or given back what it does not need.
     fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let mut heap = self.books_for(stream)?;
         if heap.is_rest_due() {
             drop(heap);
             self.come_to_rest(stream)?;
+            heap = self.books_for(stream)?;
+        }
+        if heap.is_spare_due() {
+            drop(heap);
+            self.give_back_spare();
             heap = self.books_for(stream)?;
         }
         Ok(heap)

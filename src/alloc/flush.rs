@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// What each may keep in any case.
 const LEAST: u64 = 16 << 20;
+/// It is this part of that while the device is short of memory.
+const SHORT: u64 = 16;
 /// Beyond that all of them together keep no more than this part of the pool.
 const PART: u64 = 64;
 
@@ -128,8 +130,12 @@ impl Heap {
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
     fn limit_caches(&self) {
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
+        let most = match self.is_short() {
+            true => LEAST / SHORT,
+            false => share.max(LEAST),
+        };
         for cache in &self.caches.all {
-            cache.set_limit(share.max(LEAST));
+            cache.set_limit(most);
         }
     }
 

@@ -19,6 +19,7 @@ use super::rest::Rest;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
+use super::spare::Spare;
 use super::windows::Windows;
 use crate::base::error::Error;
 use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
@@ -40,6 +41,8 @@ pub struct Heap {
     pub rest: Rest,
     /// When memory is to be made ahead of use.
     pub ahead: Ahead,
+    /// What was needed while the device is short.
+    pub(super) spare: Spare,
     /// Slabs of small blocks.
     pub slabs: Slabs,
     /// What all threads know of the blocks.
@@ -97,6 +100,7 @@ impl Heap {
             windows: Windows::default(),
             rest: Rest::default(),
             ahead: Ahead::default(),
+            spare: Spare::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
@@ -200,6 +204,7 @@ impl Heap {
             .directory
             .end(start)
             .map_err(|_| Error::DoubleFree(Addr(start)))?;
+        self.note_need();
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);

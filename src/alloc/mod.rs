@@ -29,5 +29,6 @@ pub mod rest;
 pub mod size;
 pub mod slab;
 pub mod space;
+pub mod spare;
 pub mod transit;
 pub mod windows;

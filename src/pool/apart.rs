@@ -66,7 +66,7 @@ impl Pool {
 
     /// Creates a page that comes with its address. It is everybody's once the books are let go. The caller holds `grow`.
     pub(super) fn add_segment(&self, bytes: u64) -> Result<RankedGuard<'_, Heap>, BackendError> {
-        let (at, handle) = self.backend.create_at(bytes)?;
+        let (at, handle) = self.heard(bytes, self.backend.create_at(bytes))?;
         if let Err(error) = self.directory.cover(at.0, bytes) {
             self.backend.release(handle, bytes)?;
             return Err(error);

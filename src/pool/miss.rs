@@ -142,6 +142,7 @@ impl Pool {
 
     fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         self.books()?.stats.misses += 1;
+        self.pressure.begin_miss();
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
@@ -171,6 +172,11 @@ impl Pool {
         {
             return Ok(Some(at));
         }
+        if self.pressure.ask_again()
+            && let Some(at) = self.fill(grow, request, said)?
+        {
+            return Ok(Some(at));
+        }
         if self.wait_for_all()
             && let Some(at) = self
                 .again(request)?
@@ -197,7 +203,12 @@ impl Pool {
         let heap = self.books()?;
         let room = LITTLE.saturating_sub(heap.stats.reserved);
         let most = self.config.max_bytes;
-        if most != 0 || self.apart || room < len + align || heap.bytes_of_kept() == 0 {
+        if most != 0
+            || self.apart
+            || self.pressure.is_short()
+            || room < len + align
+            || heap.bytes_of_kept() == 0
+        {
             return Ok(None);
         }
         drop(heap);
@@ -257,6 +268,21 @@ impl Pool {
 
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
+        let refused = self.pressure.is_refused();
+        let got = self.fill_in_steps(grow, request, said)?;
+        if got.is_none() && !refused && self.pressure.is_refused() {
+            // the plans that failed had counted on more than the device has
+            return self.fill_in_steps(grow, request, said);
+        }
+        Ok(got)
+    }
+
+    fn fill_in_steps(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let steps = match self.apart {
             true => self.steps_apart(len)?,
@@ -338,16 +364,17 @@ impl Pool {
     }
 
     pub(super) fn left(&self, reserved: u64) -> u64 {
-        match self.config.max_bytes {
+        let below_own = match self.config.max_bytes {
             0 => u64::MAX,
             most => most.saturating_sub(reserved),
-        }
+        };
+        below_own.min(self.pressure.left(reserved))
     }
 
     /// Does a pool that needs so much have to mind memory rather than time?
     pub(super) fn near_limit(&self, peak: u64) -> bool {
         let most = self.config.max_bytes;
-        most != 0 && peak > most / 2
+        self.pressure.is_short() || most != 0 && peak > most / 2
     }
 
     /// May it come near its limit? Its pages are small long before, because blocks that stay keep the pages in which they
@@ -357,10 +384,17 @@ impl Pool {
         most != 0 && peak > most / 8
     }
 
+    /// Has it to mind memory rather than time when it makes pages? A device that is short of mappings, too, is no place for
+    /// small ones.
+    fn is_tight(&self, peak: u64) -> bool {
+        let pages = peak / self.backend.granularity();
+        self.may_come_near(peak) || self.pressure.is_short() && pages <= self.backend.mapping_limit() / 4
+    }
+
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
     pub(super) fn page_sizes(&self, peak: u64) -> (u64, u64) {
         let slot = self.backend.granularity();
-        let (share, least) = match self.may_come_near(peak) {
+        let (share, least) = match self.is_tight(peak) {
             true => (PAGE_SHARE_NEAR, slot),
             false => (PAGE_SHARE, PAGE_MIN.max(slot)),
         };
@@ -374,7 +408,7 @@ impl Pool {
         let limit = self.left(stats.reserved);
         let peak = stats.used_peak.max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak);
-        let slack = match self.may_come_near(peak) {
+        let slack = match self.is_tight(peak) {
             true => self.config.slack.min(SLACK_NEAR),
             false => self.config.slack,
         };
@@ -450,7 +484,7 @@ impl Pool {
         }
         for index in 0..plan.create.len() {
             let (at, bytes) = plan.create[index];
-            let handle = self.backend.create(bytes)?;
+            let handle = self.heard(bytes, self.backend.create(bytes))?;
             let page = self.heap.lock().created(handle, bytes);
             if let Err(error) = self.backend.map(Addr(at), handle, bytes) {
                 self.heap.lock().pages.loose.push(page);
@@ -498,7 +532,7 @@ impl Pool {
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
         let peak = heap.stats.used_peak;
-        let near = self.may_come_near(peak);
+        let near = self.is_tight(peak);
         heap.flush(Whose::All, |_| false);
         heap.come_to_rest(index, !near);
         drop(heap);
