@@ -2,8 +2,8 @@
 //! grows find memory and need not wait for the driver.
 //!
 //! Each pool has a worker of its own, started when it is first needed: pools end one by one and each joins its own, and
-//! a slow driver holds up nobody else. It sleeps until a request has made pages, or a hit finds that there is a page less
-//! ahead than there should be, and then makes one page after the other. `Grow` is held for one at a time, and the worker
+//! a slow driver holds up nobody else. It sleeps until a request has made pages, or a hit finds that a quarter of what
+//! should be ahead is gone, and then makes one page after the other. `Grow` is held for one at a time, and the worker
 //! never waits for it: where a request or anybody else has it, or waits for it, the worker leaves, and is called again by
 //! the next request that has missed.
 //!
@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 
+/// The worker is called when this part of what should be ahead is gone.
+const REFILL: u64 = 4;
 /// What the worker needs is less; the driver is called on it.
 const STACK: usize = 512 << 10;
 
@@ -93,6 +95,7 @@ impl Worker {
 
 fn work(bell: &Bell, pool: &Weak<Pool>) {
     WORKS.set(true);
+    process::work_in_background();
     loop {
         let mut desk = bell.desk.lock();
         while !desk.wanted && !desk.closing {
@@ -209,8 +212,9 @@ impl Pool {
         let at_hand = heap.at_hand(2 * wanted);
         heap.ahead.rest();
         if at_hand + page > wanted {
-            // until one page less is at hand
-            let taken = heap.taken() + (at_hand + page - wanted);
+            // until clearly less is at hand: to be woken costs a request more than a hit does
+            let least = wanted - page.max(wanted / REFILL);
+            let taken = heap.taken() + at_hand.saturating_sub(least);
             heap.ahead.look_at(taken);
             return None;
         }
