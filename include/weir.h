@@ -381,6 +381,14 @@ typedef struct {
    * call costs. Default: 0.
    */
   int32_t declared_streams;
+  /**
+   * Bytes: while the pool grows, a thread of its own keeps so much free memory mapped ahead of use, so that requests
+   * find it and need not wait for the driver; what the pool holds is greater by that much at most. It never goes beyond
+   * max_bytes, release_threshold or what the device has, and makes no request fail or wait for more than the mapping of
+   * a page. The thread starts when the pool first grows, sleeps when it does not grow, and ends with the pool. 0: none;
+   * otherwise at least a page (2 MiB) and at most max_bytes. Default: 0.
+   */
+  uint64_t growth_ahead;
 } weir_pool_options;
 
 /**
@@ -530,8 +538,8 @@ const char *weir_status_name(int status);
 const char *weir_last_error(void);
 
 /**
- * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
- * WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
+ * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
+ * WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
  * or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *

@@ -39,6 +39,8 @@ pub struct Config {
     pub release_threshold: u64,
     /// Physical bytes created with the pool.
     pub initial_bytes: u64,
+    /// A worker keeps so many free bytes mapped ahead of use while the pool grows; 0: none.
+    pub growth_ahead: u64,
     /// Reuse across streams.
     pub reuse: Reuse,
     /// The pool grows rather than moves pages while it holds at most `(1 + slack)` times the peak in use.
@@ -69,6 +71,7 @@ impl Default for Config {
             max_bytes: 0,
             release_threshold: u64::MAX,
             initial_bytes: 0,
+            growth_ahead: 0,
             reuse: Reuse {
                 event_dependencies: true,
                 opportunistic: true,

@@ -5,12 +5,15 @@
 //! under `grow` or under none, never under `heap` (but for `block_freed`, which is no driver's call), so a
 //! request that hits never waits for the driver. What was read under `heap` is read again after a call.
 
+mod ahead;
 mod apart;
 mod batch;
 mod cached;
 mod miss;
 mod order;
+mod pressure;
 mod release;
+mod sources;
 
 use crate::alloc::cache::LONG;
 use crate::alloc::directory::Directory;
@@ -67,6 +70,8 @@ pub enum Attribute {
 struct Growth {
     /// Bytes of the next address range to be reserved.
     next_range: u64,
+    /// Requests for which pages were made (a count).
+    made: u64,
 }
 
 /// A stream as a call named it.
@@ -85,6 +90,10 @@ pub struct Pool {
     config: Config,
     backend: Metered,
     grow: Ranked<Growth>,
+    /// None: nothing is made ahead of use.
+    worker: Option<ahead::Worker>,
+    /// What the device has refused.
+    pressure: pressure::Pressure,
     heap: Ranked<Heap>,
     directory: Arc<Directory>,
     ended: AtomicBool,
@@ -120,6 +129,14 @@ impl Pool {
                 config.initial_bytes, config.max_bytes
             )));
         }
+        let ahead = config.growth_ahead;
+        if ahead != 0 && ahead < slot || config.max_bytes != 0 && ahead > config.max_bytes {
+            return Err(Error::InvalidArgument(format!(
+                "growth_ahead is {ahead}; it is 0 for none, or at least a page of {slot} B and at most max_bytes ({}; \
+                 0: no limit)",
+                config.max_bytes
+            )));
+        }
         fence::prepare();
         let directory = Directory::new().map_err(|error| translate(error, StreamHandle(0)))?;
         let directory = Arc::new(directory);
@@ -127,10 +144,15 @@ impl Pool {
         if config.max_bytes != 0 {
             heap.crowded = config.max_bytes / 2;
         }
+        if ahead != 0 {
+            heap.ahead.look_at(config.initial_bytes.saturating_sub(ahead));
+        }
         heap.placed = backend.pages_have_addresses();
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
+            pressure: pressure::Pressure::new(),
+            worker: (ahead != 0).then(ahead::Worker::new),
             apart: heap.apart,
             placed: heap.placed,
             watched: backend.watches_blocks(),
@@ -180,7 +202,9 @@ impl Pool {
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
+            let short = heap.is_look_due();
             drop(heap);
+            self.call_worker(short);
             self.record_if(due, stream, index);
             return Ok(self.announced(Addr(at), bytes));
         }
@@ -436,12 +460,17 @@ impl Pool {
         Ok(heap)
     }
 
-    /// The same, for an allocation: the pool may have come to rest before.
+    /// The same, for an allocation: the pool may have come to rest before, or given back what it does not need.
     fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let mut heap = self.books_for(stream)?;
         if heap.is_rest_due() {
             drop(heap);
             self.come_to_rest(stream)?;
+            heap = self.books_for(stream)?;
+        }
+        if heap.is_spare_due() {
+            drop(heap);
+            self.give_back_spare();
             heap = self.books_for(stream)?;
         }
         Ok(heap)

@@ -111,6 +111,45 @@ fn threads_on_streams_of_their_own() {
 }
 
 #[test]
+fn threads_beside_a_worker_that_makes_memory_ahead() {
+    let _alone = alone();
+    for limit in [0, 48 * M] {
+        let config = Config {
+            growth_ahead: 32 * M,
+            ..limited(limit)
+        };
+        let (pool, faulty) = pool(config);
+        let pool = Arc::new(pool);
+        pool.employ();
+        let (wrong, done) = (Wrong::default(), AtomicBool::new(false));
+        let streams: Vec<Stream> = (0..THREADS).map(|_| Stream::new()).collect();
+        thread::scope(|scope| {
+            let workers: Vec<_> = streams
+                .iter()
+                .enumerate()
+                .map(|(number, stream)| {
+                    let (pool, wrong) = (&pool, &wrong);
+                    scope.spawn(move || come_and_go(pool, stream, 1000, number as u64 + 1, wrong))
+                })
+                .collect();
+            // what is given back has to be made anew
+            scope.spawn(|| disturb(&pool, &done, 33));
+            for worker in workers {
+                worker.join().expect("no panic");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        streams.iter().for_each(Stream::synchronize);
+        assert_eq!(wrong.count(), 0, "memory was handed out while it was in use");
+        assert!(limit == 0 || faulty.peak_created_bytes() <= limit);
+        pool.validate();
+        assert_eq!(pool.end().blocks, 0);
+        drop(pool);
+        faulty.assert_empty();
+    }
+}
+
+#[test]
 fn threads_on_one_stream() {
     let _alone = alone();
     let (pool, faulty) = pool(config());

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// What each may keep in any case.
 const LEAST: u64 = 16 << 20;
+/// It is this part of that while the device is short of memory.
+const SHORT: u64 = 16;
 /// Beyond that all of them together keep no more than this part of the pool.
 const PART: u64 = 64;
 /// A pool is little while it holds less than this...
@@ -198,18 +200,22 @@ impl Heap {
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
     fn limit_caches(&self) {
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
+        let most = match self.is_short() {
+            true => LEAST / SHORT,
+            false => share.max(LEAST),
+        };
         let little = self.room_while_little() > 0;
         for cache in &self.caches.all {
-            cache.set_limit(share.max(LEAST));
+            cache.set_limit(most);
             cache.set_generous(little);
         }
     }
 
-    /// Bytes by which the pool may grow before it minds what threads keep: none if it has a limit.
+    /// Bytes by which the pool may grow before it minds what threads keep: none if it has a limit, or its device is short.
     pub fn room_while_little(&self) -> u64 {
         let each = self.caches.all.len() as u64 * LITTLE_EACH;
         match self.crowded {
-            u64::MAX => LITTLE.max(each).saturating_sub(self.stats.reserved),
+            u64::MAX if !self.is_short() => LITTLE.max(each).saturating_sub(self.stats.reserved),
             _ => 0,
         }
     }

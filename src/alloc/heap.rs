@@ -8,6 +8,7 @@
 //! Lock: the pool's `Heap` lock covers all of this module and those it uses. What concerns pages, mappings
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
+use super::ahead::Ahead;
 use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
@@ -19,6 +20,7 @@ use super::rest::Rest;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
+use super::spare::Spare;
 use super::windows::Windows;
 use crate::base::error::Error;
 use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
@@ -42,6 +44,10 @@ pub struct Heap {
     pub needed: u64,
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,
+    /// When memory is to be made ahead of use.
+    pub ahead: Ahead,
+    /// What was needed while the device is short.
+    pub(super) spare: Spare,
     /// Slabs of small blocks.
     pub slabs: Slabs,
     /// What all threads know of the blocks.
@@ -100,6 +106,8 @@ impl Heap {
             rest: Rest::default(),
             needed: 0,
             leeway: Leeway::default(),
+            ahead: Ahead::default(),
+            spare: Spare::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
@@ -203,6 +211,7 @@ impl Heap {
             .directory
             .end(start)
             .map_err(|_| Error::DoubleFree(Addr(start)))?;
+        self.note_need();
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);

@@ -8,6 +8,7 @@
 //! In front of `heap` stands a `cache` a thread and stream, and `directory`, which tells every thread without a lock
 //! what may go there.
 
+pub mod ahead;
 pub mod apart;
 pub mod bins;
 pub mod cache;
@@ -29,5 +30,6 @@ pub mod rest;
 pub mod size;
 pub mod slab;
 pub mod space;
+pub mod spare;
 pub mod transit;
 pub mod windows;

@@ -64,3 +64,12 @@ pub fn at_exit(handler: extern "C" fn()) -> Result<(), BackendError> {
         ))),
     }
 }
+
+/// The calling thread works in the background: it does not interrupt a thread that wakes it up. Where the system refuses,
+/// nothing changes.
+pub fn work_in_background() {
+    // SAFETY: all zeros is a valid value, the priority that this policy wants.
+    let priority = unsafe { std::mem::zeroed() };
+    // SAFETY: changes this thread (0) alone, and reads a variable of ours.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const priority) };
+}

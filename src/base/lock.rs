@@ -6,6 +6,7 @@
 //! | 1 | `Grow` | one miss, trim or squeeze at a time; backend calls are made under it |
 //! | 2 | `Heap` | the books of one pool; nanoseconds, never a backend call |
 //! | 3 | `Stale` | the list of events to forget |
+//! | 4 | `Desk` | what a pool's worker is to do; a few instructions, or its start |
 //!
 //! They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
 //! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
@@ -13,7 +14,7 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The ranks; see the module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +26,8 @@ pub enum Rank {
     Heap = 2,
     /// Events to forget.
     Stale = 3,
+    /// What a pool's worker is to do.
+    Desk = 4,
 }
 
 thread_local! {
@@ -39,9 +42,29 @@ pub struct Ranked<T> {
     inner: Mutex<T>,
 }
 
+/// Notes that this thread holds a lock of a rank.
+struct Held(Rank);
+
+impl Held {
+    fn new(rank: Rank) -> Held {
+        if cfg!(debug_assertions) {
+            HELD.with(|held| held.set(held.get() | 1 << rank as u32));
+        }
+        Held(rank)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            HELD.with(|held| held.set(held.get() & !(1 << self.0 as u32)));
+        }
+    }
+}
+
 /// Holds a [`Ranked`] lock.
 pub struct RankedGuard<'a, T> {
-    rank: Rank,
+    held: Held,
     inner: MutexGuard<'a, T>,
 }
 
@@ -61,11 +84,8 @@ impl<T> Ranked<T> {
             Err(std::sync::TryLockError::Poisoned(poison)) => poison.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return None,
         };
-        if cfg!(debug_assertions) {
-            HELD.with(|held| held.set(held.get() | 1 << self.rank as u32));
-        }
         Some(RankedGuard {
-            rank: self.rank,
+            held: Held::new(self.rank),
             inner,
         })
     }
@@ -80,13 +100,20 @@ impl<T> Ranked<T> {
                 self.rank
             );
         }
-        let inner = self.inner.lock().unwrap_or_else(|poison| poison.into_inner());
-        if cfg!(debug_assertions) {
-            HELD.with(|held| held.set(held.get() | 1 << self.rank as u32));
-        }
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         RankedGuard {
-            rank: self.rank,
+            held: Held::new(self.rank),
             inner,
+        }
+    }
+}
+
+impl<T> RankedGuard<'_, T> {
+    /// Sleeps until the condition is signalled, or wakes for no reason; others may have the lock meanwhile.
+    pub fn wait(self, condition: &Condvar) -> Self {
+        RankedGuard {
+            held: self.held,
+            inner: condition.wait(self.inner).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -101,14 +128,6 @@ impl<T> Deref for RankedGuard<'_, T> {
 impl<T> DerefMut for RankedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.inner
-    }
-}
-
-impl<T> Drop for RankedGuard<'_, T> {
-    fn drop(&mut self) {
-        if cfg!(debug_assertions) {
-            HELD.with(|held| held.set(held.get() & !(1 << self.rank as u32)));
-        }
     }
 }
 

@@ -64,6 +64,12 @@ pub struct weir_pool_options {
     /// asked at each call, and an event is recorded when somebody needs one and not at each free, which is most of what a
     /// call costs. Default: 0.
     pub declared_streams: i32,
+    /// Bytes: while the pool grows, a thread of its own keeps so much free memory mapped ahead of use, so that requests
+    /// find it and need not wait for the driver; what the pool holds is greater by that much at most. It never goes beyond
+    /// max_bytes, release_threshold or what the device has, and makes no request fail or wait for more than the mapping of
+    /// a page. The thread starts when the pool first grows, sleeps when it does not grow, and ends with the pool. 0: none;
+    /// otherwise at least a page (2 MiB) and at most max_bytes. Default: 0.
+    pub growth_ahead: u64,
 }
 
 /// The size of the struct when it was first published; it has only grown since.
@@ -113,6 +119,7 @@ fn from_config(config: &Config) -> weir_pool_options {
         reserved: 0,
         thread_caches: config.thread_caches.into(),
         declared_streams: config.declared_streams.into(),
+        growth_ahead: config.growth_ahead,
     }
 }
 
@@ -179,6 +186,7 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
         max_bytes: given.max_bytes,
         release_threshold: given.release_threshold,
         initial_bytes: given.initial_bytes,
+        growth_ahead: given.growth_ahead,
         reuse: Reuse {
             event_dependencies: switch(
                 given.reuse_follow_event_dependencies,
@@ -224,8 +232,8 @@ fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
     }))
 }
 
-/// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD and
-/// WEIR_INITIAL_BYTES (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
+/// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
+/// WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
 /// or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
 /// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
 ///
@@ -310,6 +318,7 @@ mod tests {
             max_bytes: 1,
             release_threshold: 2,
             initial_bytes: 3,
+            growth_ahead: 4,
             reuse_follow_event_dependencies: 0,
             reuse_allow_internal_dependencies: 0,
             slack: 0.5,
@@ -325,6 +334,7 @@ mod tests {
             (config.max_bytes, config.release_threshold, config.initial_bytes),
             (1, 2, 3)
         );
+        assert_eq!(config.growth_ahead, 4);
         let reuse = Reuse {
             event_dependencies: false,
             opportunistic: true,

@@ -3,8 +3,8 @@
 //! A pool is first removed from the registry and then ended, so no call can begin on a pool that is ending; a
 //! call that was under way finds out from the pool itself.
 //!
-//! At exit the default pools end, because nobody else can end them, and so do the workers of host streams. A
-//! pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
+//! At exit the default pools end, because nobody else can end them, and so do the workers of all pools and of host
+//! streams. A pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
 //! static destructors that run later can still use it. Pools of devices end first, in a handler of their own that runs
 //! while the driver is still there; what is asked of such pools after that touches their books alone.
 //!
@@ -26,7 +26,7 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Has the exit handler run? What is asked for now can no longer be ended by weir.
 pub fn exiting() -> bool {
-    EXITING.load(Ordering::Acquire)
+    EXITING.load(Ordering::SeqCst)
 }
 
 /// Is this a forked child, where nothing of the parent's may be touched?
@@ -54,6 +54,21 @@ pub fn prepare_devices() -> Result<(), Error> {
     PREPARED.get_or_init(prepared).clone()
 }
 
+/// To be called once a pool that will have a worker has its backend: begins to watch for the moment just before that
+/// goes.
+fn prepare_workers() -> Result<(), Error> {
+    static PREPARED: OnceLock<Result<(), Error>> = OnceLock::new();
+    let prepared = || process::at_exit(on_exit_of_workers).map_err(backends::error);
+    PREPARED.get_or_init(prepared).clone()
+}
+
+extern "C" fn on_exit_of_workers() {
+    if !forked() {
+        // as in `at_exit`
+        let _ = std::panic::catch_unwind(|| dismiss_workers(|_| true));
+    }
+}
+
 extern "C" fn on_exit() {
     at_exit(|_| true, order::shutdown);
 }
@@ -66,14 +81,21 @@ extern "C" fn on_exit_of_devices() {
     );
 }
 
-/// Ends the default pools of some kinds of memory, then does the rest.
+/// Pools' workers of that memory end: none may be inside a driver when it goes.
+fn dismiss_workers(of: fn(MemoryKind) -> bool) {
+    let pools = POOLS.pools().filter(|pool| of(pool.config().memory));
+    pools.for_each(|pool| pool.dismiss());
+}
+
+/// Ends the default pools of some kinds of memory, and the workers of all, then does the rest.
 fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
     if forked() {
         return;
     }
     // A panic must not reach the C library, and nobody is left to be told.
     let _ = std::panic::catch_unwind(|| {
-        EXITING.store(true, Ordering::Release);
+        EXITING.store(true, Ordering::SeqCst);
+        dismiss_workers(ends);
         for handle in defaults::handles() {
             if POOLS.get(handle).is_ok_and(|pool| ends(pool.config().memory))
                 && let Ok(pool) = POOLS.remove(handle, Ending::Finalized)
@@ -90,14 +112,23 @@ fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
 pub fn create(config: Config) -> Result<usize, Error> {
     prepare()?;
     let backend = backends::create(&config)?;
+    if config.growth_ahead != 0 {
+        prepare_workers()?;
+    }
     let pool = Arc::new(Pool::new(config, backend)?);
-    POOLS.insert(pool.clone()).ok_or_else(|| {
+    pool.employ();
+    let handle = POOLS.insert(pool.clone()).ok_or_else(|| {
         pool.end();
         Error::NotSupported(format!(
             "{} pools are live, and there can be no more; destroy some",
             registry::SLOTS
         ))
-    })
+    })?;
+    if exiting() {
+        // the handler that dismisses workers may have been through
+        pool.dismiss();
+    }
+    Ok(handle)
 }
 
 /// Ends a pool whatever its references.

@@ -17,6 +17,9 @@ pub fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, Error
     if let Some(text) = set("WEIR_INITIAL_BYTES") {
         config.initial_bytes = text.bytes()?;
     }
+    if let Some(text) = set("WEIR_GROWTH_AHEAD") {
+        config.growth_ahead = text.bytes()?;
+    }
     if let Some(text) = set("WEIR_SLACK") {
         config.slack = text.fraction()?;
     }
@@ -123,6 +126,7 @@ mod tests {
             (config.max_bytes, config.release_threshold, config.initial_bytes),
             (0, u64::MAX, 0)
         );
+        assert_eq!(config.growth_ahead, 0);
         assert_eq!(config.slack, Config::default().slack);
         assert_eq!(config.reuse, Config::default().reuse);
     }
@@ -154,6 +158,7 @@ mod tests {
             ("WEIR_RELEASE_THRESHOLD", "1 X"),
             ("WEIR_INITIAL_BYTES", "18446744073709551616"),
             ("WEIR_INITIAL_BYTES", "16777216T"),
+            ("WEIR_GROWTH_AHEAD", "much"),
             ("WEIR_SLACK", "nan"),
             ("WEIR_SLACK", "-0.5"),
             ("WEIR_SLACK", "inf"),
@@ -183,6 +188,7 @@ mod tests {
             1 << 20
         );
         assert_eq!(with("WEIR_INITIAL_BYTES", "2M").unwrap().initial_bytes, 2 << 20);
+        assert_eq!(with("WEIR_GROWTH_AHEAD", "64M").unwrap().growth_ahead, 64 << 20);
         assert_eq!(with("WEIR_SLACK", "0.25").unwrap().slack, 0.25);
         assert!(
             !with("WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES", "0")

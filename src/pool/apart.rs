@@ -1,13 +1,14 @@
 //! Growth where pages stay apart: one page that holds the whole of what is needed, mapped where the pool wants it, or
 //! where the device put it.
 
-use super::miss::{PAGE_MAX, PAGE_MIN};
+use super::sources::{PAGE_MAX, PAGE_MIN};
 use super::{Named, Pool, index};
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::alloc::size::{GRAIN, round_down};
 use crate::backend::{Backend, BackendError};
 use crate::base::error::Error;
+use crate::base::lock::RankedGuard;
 
 /// The usual page is this share of what the pool needs, within `PAGE_MIN` and `PAGE_MAX`. Free memory cannot be put
 /// together across pages here, so what the page's size costs at its ends it more than gains in blocks that find
@@ -23,7 +24,7 @@ impl Pool {
         let stats = heap.stats;
         let peak = heap.needed.max(heap.used_now() + len);
         drop(heap);
-        let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
+        let usual = self.usual_page_apart(peak);
         let near = self.near_limit(peak);
         let create = |page_min| Sources {
             wake: false,
@@ -33,8 +34,15 @@ impl Pool {
             page_min,
             page_max: page_min,
         };
-        let usual = (!near).then(|| create(round_down(usual, slot)));
+        let usual = (!near).then(|| create(usual));
         Ok(usual.into_iter().chain([create(slot)]).collect())
+    }
+
+    /// Bytes of a page in a pool that needs so much.
+    pub(super) fn usual_page_apart(&self, peak: u64) -> u64 {
+        let slot = self.backend.granularity();
+        let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
+        round_down(usual, slot)
     }
 
     /// Creates a page that comes with its address, and serves from it before anybody else can. None: the sources do
@@ -51,7 +59,14 @@ impl Pool {
         let need = len + align - GRAIN;
         let page = self.heap.lock().page_for(need, sources);
         let Some(bytes) = page else { return Ok(None) };
-        let (at, handle) = self.backend.create_at(bytes)?;
+        let mut heap = self.add_segment(bytes)?;
+        let index = index(&mut heap, stream);
+        Ok(Some(serve(&mut heap, index)))
+    }
+
+    /// Creates a page that comes with its address. It is everybody's once the books are let go. The caller holds `grow`.
+    pub(super) fn add_segment(&self, bytes: u64) -> Result<RankedGuard<'_, Heap>, BackendError> {
+        let (at, handle) = self.heard(bytes, self.backend.create_at(bytes))?;
         if let Err(error) = self.directory.cover(at.0, bytes) {
             self.backend.release(handle, bytes)?;
             return Err(error);
@@ -65,7 +80,6 @@ impl Pool {
         }
         let mut heap = self.heap.lock();
         heap.add_segment(at.0, handle, bytes);
-        let index = index(&mut heap, stream);
-        Ok(Some(serve(&mut heap, index)))
+        Ok(heap)
     }
 }

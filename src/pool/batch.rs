@@ -57,6 +57,8 @@ impl Pool {
                 }
             }
         }
+        let short = held.is_some_and(|mut heap| heap.is_look_due());
+        self.call_worker(short);
         Ok(())
     }
 

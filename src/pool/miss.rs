@@ -4,6 +4,7 @@
 //!
 //! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
 
+use super::sources::{PAGE_MAX, PAGE_MIN};
 use super::{Growth, Named, Pool, ThreadCache, index, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
@@ -15,7 +16,6 @@ use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
-use std::sync::atomic::Ordering;
 
 /// The first address range; each further one is twice as long.
 const FIRST_RANGE: u64 = 64 << 30;
@@ -23,20 +23,6 @@ const FIRST_RANGE: u64 = 64 << 30;
 const LAST_RANGE: u64 = 1 << 40;
 /// Dormant mappings removed at a time when there are too many.
 const EVICT: usize = 256;
-/// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
-pub(super) const PAGE_MIN: u64 = 8 << 20;
-/// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
-/// with the page.
-pub(super) const PAGE_MAX: u64 = 64 << 20;
-const PAGE_SHARE: u64 = 576;
-/// Where pages hardly ever move, fewer than one for so many that were created, what is lost with larger ones is
-/// little: then they are created in this share of what the pool needs, up to so many bytes at least.
-const QUIET: u64 = 16;
-const PAGE_SHARE_QUIET: u64 = 144;
-const PAGE_MIN_QUIET: u64 = 32 << 20;
-/// The share for a pool near its limit, where memory matters more than time, and the slack there.
-const PAGE_SHARE_NEAR: u64 = 2048;
-const SLACK_NEAR: f64 = 0.005;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -45,18 +31,6 @@ struct Request<'a> {
     bytes: u64,
     align: u64,
     stream: Named,
-}
-
-/// Bytes that may be created, and in what pages.
-struct Room {
-    /// Before any page is moved: a quarter of the slack.
-    early: u64,
-    /// Before pages are joined: the slack.
-    slack: u64,
-    /// At all.
-    limit: u64,
-    page_min: u64,
-    page_max: u64,
 }
 
 impl Pool {
@@ -79,10 +53,12 @@ impl Pool {
         let mut said = String::new();
         let mut ask = self.config.on_oom.as_ref();
         loop {
-            let mut grow = self.grow.lock();
-            match self.serve(&mut grow, request, &mut said) {
+            let mut grow = self.lock_to_grow();
+            let made = grow.made;
+            let served = self.serve(&mut grow, request, &mut said);
+            self.after_miss(grow, made);
+            match served {
                 Ok(Some(at)) => {
-                    drop(grow);
                     // what was left of the window came to the stream like a free
                     let mut heap = self.books()?;
                     heap.tune_caches();
@@ -98,7 +74,6 @@ impl Pool {
                     return Err(error);
                 }
             }
-            drop(grow);
             // asked once: one that always says yes must not keep its caller for ever
             if !ask.take().is_some_and(|ask| ask(bytes)) {
                 break;
@@ -145,6 +120,7 @@ impl Pool {
 
     fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         self.books()?.stats.misses += 1;
+        self.pressure.begin_miss();
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
@@ -176,6 +152,11 @@ impl Pool {
             && let Some(at) = self
                 .again(request)?
                 .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+        {
+            return Ok(Some(at));
+        }
+        if self.pressure.ask_again()
+            && let Some(at) = self.fill(grow, request, said)?
         {
             return Ok(Some(at));
         }
@@ -264,6 +245,21 @@ impl Pool {
 
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
+        let refused = self.pressure.is_refused();
+        let got = self.fill_in_steps(grow, request, said)?;
+        if got.is_none() && !refused && self.pressure.is_refused() {
+            // the plans that failed had counted on more than the device has
+            return self.fill_in_steps(grow, request, said);
+        }
+        Ok(got)
+    }
+
+    fn fill_in_steps(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
         let steps = match self.apart {
             true => self.steps_apart(len)?,
@@ -283,132 +279,6 @@ impl Pool {
         Ok(None)
     }
 
-    /// The ways to back a window, each with more than the one before.
-    fn steps(&self, room: Room) -> Vec<Sources> {
-        let wake = Sources {
-            wake: true,
-            alias: false,
-            join: false,
-            create: 0,
-            page_min: room.page_min,
-            page_max: room.page_max,
-        };
-        let steps = [
-            wake,
-            Sources {
-                wake: false,
-                create: room.early,
-                ..wake
-            },
-            Sources { alias: true, ..wake },
-            Sources {
-                alias: true,
-                create: room.slack,
-                ..wake
-            },
-            Sources {
-                join: true,
-                create: room.limit,
-                ..wake
-            },
-            Sources {
-                alias: true,
-                create: room.limit,
-                ..wake
-            },
-            // the device may have room for small pages only
-            Sources {
-                alias: true,
-                create: room.limit,
-                page_min: self.backend.granularity(),
-                ..wake
-            },
-        ];
-        // without bytes for them, the second and fourth step are the third, and the first is part of it
-        let slot = self.backend.granularity();
-        let skip = [
-            room.early < slot,
-            room.early < slot,
-            false,
-            room.slack < slot,
-            false,
-            false,
-            false,
-        ];
-        let each = steps.into_iter().zip(skip);
-        each.filter(|step| !step.1).map(|step| step.0).collect()
-    }
-
-    /// Bytes that may be created now.
-    fn below_limit(&self) -> Result<u64, Error> {
-        Ok(self.left(self.books()?.stats.reserved))
-    }
-
-    pub(super) fn left(&self, reserved: u64) -> u64 {
-        match self.config.max_bytes {
-            0 => u64::MAX,
-            most => most.saturating_sub(reserved),
-        }
-    }
-
-    /// Does a pool that needs so much have to mind memory rather than time?
-    pub(super) fn near_limit(&self, peak: u64) -> bool {
-        let most = self.config.max_bytes;
-        most != 0 && peak > most / 2
-    }
-
-    /// May it come near its limit? Its pages are small long before, because blocks that stay keep the pages in which they
-    /// lie, and what large ones lose at the ends of blocks is missing in the end.
-    fn may_come_near(&self, peak: u64) -> bool {
-        let most = self.config.max_bytes;
-        most != 0 && peak > most / 8
-    }
-
-    /// The smallest and the largest page that a pool creates that needs so much and has moved so many pages, if it has
-    /// the choice.
-    fn page_sizes(&self, peak: u64, moved: u64) -> (u64, u64) {
-        let slot = self.backend.granularity();
-        let quiet = moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
-        let (share, least, most) = match self.may_come_near(peak) {
-            true => (PAGE_SHARE_NEAR, slot, slot),
-            false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
-            false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
-        };
-        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
-        let largest = 1 << (63 - largest.leading_zeros());
-        (largest.min(most), largest)
-    }
-
-    fn room(&self, len: u64) -> Result<Room, Error> {
-        let heap = self.books()?;
-        let stats = &heap.stats;
-        let limit = self.left(stats.reserved);
-        let peak = heap.needed.max(heap.used_now() + len);
-        let (least, largest) = self.page_sizes(peak, stats.pages_moved);
-        let slack = match self.may_come_near(peak) {
-            true => self.config.slack.min(SLACK_NEAR),
-            false => self.config.slack,
-        };
-        // what a threshold would have it give back at the next free is not worth creating
-        let leeway = match stats.reserved < heap.release_threshold {
-            true => heap.leeway.share(),
-            false => 0.0,
-        };
-        let within = |slack: f64| {
-            ((peak as f64 * (1.0 + slack)) as u64)
-                .saturating_sub(stats.reserved)
-                .min(limit)
-        };
-        Ok(Room {
-            // a small pool takes whole pages from the start
-            early: within(slack / 4.0 + leeway).max(if peak < 32 * least { least.min(limit) } else { 0 }),
-            slack: within(slack + leeway),
-            limit,
-            page_min: least,
-            page_max: largest,
-        })
-    }
-
     /// Plans and carries out one window, and serves from it before anybody else can. None: the sources do not
     /// suffice.
     fn attempt<T>(
@@ -421,7 +291,9 @@ impl Pool {
         serve: impl FnOnce(&mut Heap, u32) -> T,
     ) -> Result<Option<T>, BackendError> {
         if self.placed {
-            return self.attempt_placed(len, align, stream, sources, serve);
+            let got = self.attempt_placed(len, align, stream, sources, serve)?;
+            grow.made += u64::from(got.is_some());
+            return Ok(got);
         }
         self.make_room(grow, len + align)?;
         let Ok(mut heap) = self.books() else {
@@ -446,12 +318,13 @@ impl Pool {
         let index_now = index(&mut heap, stream);
         if outcome.is_ok() {
             heap.count_moves(&plan);
+            grow.made += u64::from(!plan.create.is_empty());
         }
         heap.settle(plan, index_now);
         outcome.map(|()| Some(serve(&mut heap, index_now)))
     }
 
-    fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
+    pub(super) fn carry_out(&self, plan: &mut Plan) -> Result<(), BackendError> {
         for &(at, bytes, mapping) in &plan.clear {
             self.backend.unmap(Addr(at), bytes)?;
             self.heap.lock().cleared(mapping);
@@ -463,7 +336,7 @@ impl Pool {
         }
         for index in 0..plan.create.len() {
             let (at, bytes) = plan.create[index];
-            let handle = self.backend.create(bytes)?;
+            let handle = self.heard(bytes, self.backend.create(bytes))?;
             let page = self.heap.lock().created(handle, bytes);
             if let Err(error) = self.backend.map(Addr(at), handle, bytes) {
                 self.heap.lock().pages.loose.push(page);
@@ -475,7 +348,7 @@ impl Pool {
     }
 
     /// Makes sure that some range has room for a window of `bytes` and a page beyond.
-    fn make_room(&self, grow: &mut Growth, bytes: u64) -> Result<(), BackendError> {
+    pub(super) fn make_room(&self, grow: &mut Growth, bytes: u64) -> Result<(), BackendError> {
         let need = round_up(bytes, self.backend.granularity()) + 2 * PAGE_MAX;
         let heap: RankedGuard<'_, Heap> = self.heap.lock();
         if heap.space.has_void(need) {
@@ -511,7 +384,7 @@ impl Pool {
         let mut heap = self.books()?;
         let index = index(&mut heap, stream);
         let peak = heap.needed;
-        let near = self.may_come_near(peak);
+        let near = self.is_tight(peak);
         let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
         heap.come_to_rest(index, !near);

@@ -143,4 +143,12 @@ impl Backend for Hooked {
     fn synchronize_all(&self) -> Result<(), BackendError> {
         self.around(Call::SynchronizeAll, || self.inner.synchronize_all())
     }
+
+    fn pages_have_addresses(&self) -> bool {
+        self.inner.pages_have_addresses()
+    }
+
+    fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
+        self.around(Call::Create, || self.inner.create_at(bytes))
+    }
 }

@@ -1,0 +1,171 @@
+//! Where the pages of a request may come from: how many may be created, how large they are, and in which order the pool
+//! creates and moves them.
+
+use super::Pool;
+use crate::alloc::plan::Sources;
+use crate::backend::Backend;
+use crate::base::error::Error;
+use std::sync::atomic::Ordering;
+
+/// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
+pub(super) const PAGE_MIN: u64 = 8 << 20;
+/// ...and no larger than this, or this share of what the pool needs: what is lost at the ends of blocks grows
+/// with the page.
+pub(super) const PAGE_MAX: u64 = 64 << 20;
+const PAGE_SHARE: u64 = 576;
+/// Where pages hardly ever move, fewer than one for so many that were created, what is lost with larger ones is
+/// little: then they are created in this share of what the pool needs, up to so many bytes at least.
+const QUIET: u64 = 16;
+const PAGE_SHARE_QUIET: u64 = 144;
+const PAGE_MIN_QUIET: u64 = 32 << 20;
+/// The share for a pool near its limit, where memory matters more than time, and the slack there.
+const PAGE_SHARE_NEAR: u64 = 2048;
+const SLACK_NEAR: f64 = 0.005;
+
+/// Bytes that may be created, and in what pages.
+pub(super) struct Room {
+    /// Before any page is moved: a quarter of the slack.
+    early: u64,
+    /// Before pages are joined: the slack.
+    slack: u64,
+    /// At all.
+    limit: u64,
+    page_min: u64,
+    page_max: u64,
+}
+
+impl Pool {
+    /// The ways to back a window, each with more than the one before.
+    pub(super) fn steps(&self, room: Room) -> Vec<Sources> {
+        let wake = Sources {
+            wake: true,
+            alias: false,
+            join: false,
+            create: 0,
+            page_min: room.page_min,
+            page_max: room.page_max,
+        };
+        let steps = [
+            wake,
+            Sources {
+                wake: false,
+                create: room.early,
+                ..wake
+            },
+            Sources { alias: true, ..wake },
+            Sources {
+                alias: true,
+                create: room.slack,
+                ..wake
+            },
+            Sources {
+                join: true,
+                create: room.limit,
+                ..wake
+            },
+            Sources {
+                alias: true,
+                create: room.limit,
+                ..wake
+            },
+            // the device may have room for small pages only
+            Sources {
+                alias: true,
+                create: room.limit,
+                page_min: self.backend.granularity(),
+                ..wake
+            },
+        ];
+        // without bytes for them, the second and fourth step are the third, and the first is part of it
+        let slot = self.backend.granularity();
+        let skip = [
+            room.early < slot,
+            room.early < slot,
+            false,
+            room.slack < slot,
+            false,
+            false,
+            false,
+        ];
+        let each = steps.into_iter().zip(skip);
+        each.filter(|step| !step.1).map(|step| step.0).collect()
+    }
+
+    /// Bytes that may be created now.
+    pub(super) fn below_limit(&self) -> Result<u64, Error> {
+        Ok(self.left(self.books()?.stats.reserved))
+    }
+
+    pub(super) fn left(&self, reserved: u64) -> u64 {
+        let below_own = match self.config.max_bytes {
+            0 => u64::MAX,
+            most => most.saturating_sub(reserved),
+        };
+        below_own.min(self.pressure.left(reserved))
+    }
+
+    /// Does a pool that needs so much have to mind memory rather than time?
+    pub(super) fn near_limit(&self, peak: u64) -> bool {
+        let most = self.config.max_bytes;
+        self.pressure.is_short() || most != 0 && peak > most / 2
+    }
+
+    /// May it come near its limit? Its pages are small long before, because blocks that stay keep the pages in which they
+    /// lie, and what large ones lose at the ends of blocks is missing in the end.
+    fn may_come_near(&self, peak: u64) -> bool {
+        let most = self.config.max_bytes;
+        most != 0 && peak > most / 8
+    }
+
+    /// Has it to mind memory rather than time when it makes pages? A device that is short of mappings, too, is no place for
+    /// small ones.
+    pub(super) fn is_tight(&self, peak: u64) -> bool {
+        let pages = peak / self.backend.granularity();
+        self.may_come_near(peak) || self.pressure.is_short() && pages <= self.backend.mapping_limit() / 4
+    }
+
+    /// The smallest and the largest page that a pool creates that needs so much and has moved so many pages, if it has
+    /// the choice.
+    pub(super) fn page_sizes(&self, peak: u64, moved: u64) -> (u64, u64) {
+        let slot = self.backend.granularity();
+        let quiet = moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
+        let (share, least, most) = match self.is_tight(peak) {
+            true => (PAGE_SHARE_NEAR, slot, slot),
+            false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
+        };
+        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
+        let largest = 1 << (63 - largest.leading_zeros());
+        (largest.min(most), largest)
+    }
+
+    pub(super) fn room(&self, len: u64) -> Result<Room, Error> {
+        let heap = self.books()?;
+        let stats = &heap.stats;
+        let limit = self.left(stats.reserved);
+        let peak = heap.needed.max(heap.used_now() + len);
+        let (least, largest) = self.page_sizes(peak, stats.pages_moved);
+        let slack = match self.is_tight(peak) {
+            true => self.config.slack.min(SLACK_NEAR),
+            false => self.config.slack,
+        };
+        // what a threshold would have it give back at the next free is not worth creating
+        let leeway = match stats.reserved < heap.release_threshold {
+            true => heap.leeway.share(),
+            false => 0.0,
+        };
+        let within = |slack: f64| {
+            ((peak as f64 * (1.0 + slack)) as u64)
+                .saturating_sub(stats.reserved)
+                .min(limit)
+        };
+        Ok(Room {
+            // a small pool takes whole pages from the start
+            early: within(slack / 4.0 + leeway).max(if peak < 32 * least { least.min(limit) } else { 0 }),
+            slack: within(slack + leeway),
+            limit,
+            page_min: least,
+            page_max: largest,
+        })
+    }
+}
