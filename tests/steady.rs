@@ -6,6 +6,7 @@ use common::random::Random;
 use common::{K, M, config};
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
+use weir::backend::host::{HostBackend, streams};
 use weir::base::units::{Addr, StreamHandle};
 use weir::pool::Pool;
 
@@ -41,28 +42,39 @@ fn rounds(program: &Program, count: usize) -> Vec<u64> {
     let memory = Counting::new(true);
     let pool = Pool::new(config(), memory.clone()).expect("a pool");
     let calls = || memory.calls(Call::Create) + memory.calls(Call::Map) + memory.calls(Call::Unmap);
+    run(&pool, STREAM, program, count, calls)
+}
+
+/// Calls of each round.
+fn run(
+    pool: &Pool,
+    stream: StreamHandle,
+    program: &Program,
+    count: usize,
+    calls: impl Fn() -> u64,
+) -> Vec<u64> {
     for &bytes in &program.lasting {
-        pool.alloc(bytes, 0, STREAM).expect("memory");
+        pool.alloc(bytes, 0, stream).expect("memory");
     }
     let mut counts = Vec::new();
     for _ in 0..count {
         let before = calls();
         let mut blocks: Vec<Addr> = Vec::new();
         for (bytes, frees) in &program.steps {
-            blocks.push(pool.alloc(*bytes, 0, STREAM).expect("memory"));
+            blocks.push(pool.alloc(*bytes, 0, stream).expect("memory"));
             for pick in frees {
                 if !blocks.is_empty() {
                     let at = blocks.swap_remove(*pick as usize % blocks.len());
-                    pool.free(at, STREAM).expect("a block");
+                    pool.free(at, stream).expect("a block");
                 }
             }
             // few of the large ones at a time
             if blocks.len() > 60 {
-                pool.free(blocks.remove(0), STREAM).expect("a block");
+                pool.free(blocks.remove(0), stream).expect("a block");
             }
         }
         for at in blocks {
-            pool.free(at, STREAM).expect("a block");
+            pool.free(at, stream).expect("a block");
         }
         pool.validate();
         counts.push(calls() - before);
@@ -78,6 +90,22 @@ fn a_round_that_comes_again_needs_no_page_call() {
             assert!(counts[0] > 0);
             assert_eq!(counts[8..], [0; 4], "seed {seed}, lasting {lasting}: {counts:?}");
         }
+    }
+}
+
+#[test]
+fn a_round_that_comes_again_makes_no_call_at_all() {
+    let mut config = config();
+    config.declared_streams = true;
+    for seed in 0..4 {
+        let pool = Pool::new(config.clone(), HostBackend::new().expect("host memory")).expect("a pool");
+        let stream = streams::create().expect("a stream");
+        let calls = || pool.stats().expect("stats").driver_calls;
+        let counts = run(&pool, stream, &program(seed, true), 14, calls);
+        assert!(counts[0] > 0);
+        assert_eq!(counts[10..], [0; 4], "seed {seed}: {counts:?}");
+        drop(pool);
+        streams::destroy(stream).expect("its end");
     }
 }
 

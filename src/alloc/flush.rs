@@ -387,7 +387,7 @@ impl Heap {
     pub(super) fn set_used(&mut self, used: u64) {
         let was = std::mem::replace(&mut self.stats.used, used);
         self.caches.high = self.caches.high.max(was);
-        if was.max(used) <= self.stats.used_peak
+        if was.max(used) <= self.stats.used_peak.min(self.needed)
             || self.caches.shared && used.abs_diff(self.caches.seen) < self.stats.used_peak / NEAR
         {
             return;
@@ -404,18 +404,20 @@ impl Heap {
             low += cache.take_low();
             now += cache.bytes();
         }
-        let before = match high > self.stats.used_peak && !self.caches.shared {
-            true => high.saturating_sub(low),
-            false => 0,
+        let before = match self.caches.shared {
+            true => 0,
+            false => high.saturating_sub(low),
         };
-        self.stats.used_peak = self.stats.used_peak.max(before).max(used.saturating_sub(now));
-        self.needed = self.needed.max(self.stats.used_peak);
+        let peak = before.max(used.saturating_sub(now));
+        self.stats.used_peak = self.stats.used_peak.max(peak);
+        self.needed = self.needed.max(peak);
     }
 
     /// Less may be needed from now on: the program wants memory back.
     pub fn forget_need(&mut self) {
         self.needed = self.used_now();
         self.leeway.end();
+        self.set_caching();
     }
 
     /// The peak becomes what is in use now.

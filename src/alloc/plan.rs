@@ -47,6 +47,16 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// Pages that are mapped where they are needed.
+    pub const WAKE: Sources = Sources {
+        wake: true,
+        alias: false,
+        join: false,
+        create: 0,
+        page_min: 0,
+        page_max: 0,
+    };
+
     /// May pages be mapped at all?
     fn maps(&self) -> bool {
         self.alias || self.join || self.create > 0
@@ -135,6 +145,23 @@ impl Heap {
             fills = self.choose_pages(&window, stream, sources);
         }
         Some(self.enact(&window, &fills?))
+    }
+
+    /// Has the same allocation of the round before been given a window?
+    pub fn has_been_given(&self, len: u64) -> bool {
+        self.windows.at(self.turn(), len).is_some()
+    }
+
+    /// Plans that window, if all that it takes is pages that wake.
+    pub fn plan_as_before(&mut self, len: u64, align: u64, stream: u32) -> Option<Plan> {
+        let start = self
+            .windows
+            .at(self.turn(), len)
+            .filter(|start| start.is_multiple_of(align))?;
+        self.reunite(stream);
+        let window = self.survey(start, len, stream, true, 1)?;
+        let fills = self.choose_pages(&window, stream, Sources::WAKE)?;
+        Some(self.enact(&window, &fills))
     }
 
     /// May this free extent be used by the stream?

@@ -124,6 +124,10 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
+        let need = Heap::need(request.bytes, request.align);
+        if let Some(at) = self.as_before(request)? {
+            return Ok(Some(at));
+        }
         if self.learn_what_is_safe(request)?
             && let Some(at) = self.again(request)?
         {
@@ -132,14 +136,8 @@ impl Pool {
         if let Some(at) = self.grow_a_little(grow, request)? {
             return Ok(Some(at));
         }
-        let need = Heap::need(request.bytes, request.align);
-        if self.flush_own(request.own, need, request.stream)? {
-            self.learn_what_is_safe(request)?;
-            if let Some(at) = self.again(request)? {
-                return Ok(Some(at));
-            }
-        }
-        if self.flush_others(need, request.stream)? {
+        let own = self.flush_own(request.own, need, request.stream)?;
+        if self.flush_others(need, request.stream)? || own {
             self.learn_what_is_safe(request)?;
         }
         if let Some(at) = self.again(request)? {
@@ -178,6 +176,29 @@ impl Pool {
             self.give_back_all();
         }
         Ok(got)
+    }
+
+    /// A round that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
+    fn as_before(&self, request: Request) -> Result<Option<u64>, Error> {
+        let mut heap = self.books()?;
+        let stream = index(&mut heap, request.stream);
+        let (len, align) = Heap::need(request.bytes, request.align);
+        if !heap.has_been_given(len) {
+            return Ok(None);
+        }
+        if let Some(own) = request.own {
+            heap.flush(Whose::Thread(own.cache.owner), |heap| {
+                heap.fit(len, align, stream).is_some()
+            });
+        }
+        if heap.fit(len, align, stream).is_none() {
+            let Some(plan) = heap.plan_as_before(len, align, stream) else {
+                return Ok(None);
+            };
+            heap.count_moves(&plan);
+            heap.settle(plan, stream);
+        }
+        Ok(heap.alloc(request.bytes, request.align, stream))
     }
 
     /// A pool that hardly holds anything grows before it takes from threads what they keep.

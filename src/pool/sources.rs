@@ -38,12 +38,9 @@ impl Pool {
     /// The ways to back a window, each with more than the one before.
     pub(super) fn steps(&self, room: Room) -> Vec<Sources> {
         let wake = Sources {
-            wake: true,
-            alias: false,
-            join: false,
-            create: 0,
             page_min: room.page_min,
             page_max: room.page_max,
+            ..Sources::WAKE
         };
         let steps = [
             wake,
