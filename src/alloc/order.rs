@@ -278,11 +278,11 @@ impl Heap {
         })
     }
 
-    /// Streams that the pool can reach and that have freed something no event covers: what is to be covered, and by which
+    /// Streams that the pool can reach, `but` for one, and that have freed something no event covers: what is to be covered, and by which
     /// name they go.
-    pub fn uncovered(&mut self) -> Vec<(u32, Timeline, StreamHandle, u64)> {
+    pub fn uncovered(&mut self, but: Option<u32>) -> Vec<(u32, Timeline, StreamHandle, u64)> {
         let mut all = Vec::new();
-        for stream in self.streams() {
+        for stream in self.streams().filter(|&stream| but != Some(stream)) {
             let arena = self.arena_mut(stream);
             if let Some(name) = arena.reach
                 && (arena.caches > 0 || arena.recorded() < arena.seq)

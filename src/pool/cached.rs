@@ -134,7 +134,7 @@ impl Pool {
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list
         let _grow = self.grow.lock();
-        self.cover();
+        self.cover(None);
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);
             heap.lose_reach(stream);
@@ -181,23 +181,23 @@ impl Pool {
         own: Option<&ThreadCache>,
         (len, align): (u64, u64),
         stream: Named,
-    ) -> Result<bool, Error> {
-        let Some(own) = own else { return Ok(false) };
+    ) -> Result<(), Error> {
+        let Some(own) = own else { return Ok(()) };
         let mut heap = self.books()?;
         let arena = index(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
-        Ok(heap.flush(Whose::Thread(own.cache.owner), enough))
+        heap.flush(Whose::Thread(own.cache.owner), enough);
+        Ok(())
     }
 
     /// Takes back what other threads keep: first those of the same stream, then all.
-    pub(super) fn flush_others(&self, (len, align): (u64, u64), stream: Named) -> Result<bool, Error> {
+    pub(super) fn flush_others(&self, (len, align): (u64, u64), stream: Named) -> Result<(), Error> {
         let mut heap = self.books()?;
         let arena = index(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
-        let any = heap.flush(Whose::Stream(arena), enough);
-        if any && enough(&heap) {
-            return Ok(true);
+        if !(heap.flush(Whose::Stream(arena), enough) && enough(&heap)) {
+            heap.flush(Whose::All, enough);
         }
-        Ok(heap.flush(Whose::All, enough) || any)
+        Ok(())
     }
 }

@@ -128,7 +128,7 @@ impl Pool {
         if let Some(at) = self.as_before(request)? {
             return Ok(Some(at));
         }
-        if self.learn_what_is_safe(request)?
+        if self.learn_what_is_safe(request, false)?
             && let Some(at) = self.again(request)?
         {
             return Ok(Some(at));
@@ -136,10 +136,9 @@ impl Pool {
         if let Some(at) = self.grow_a_little(grow, request)? {
             return Ok(Some(at));
         }
-        let own = self.flush_own(request.own, need, request.stream)?;
-        if self.flush_others(need, request.stream)? || own {
-            self.learn_what_is_safe(request)?;
-        }
+        self.flush_own(request.own, need, request.stream)?;
+        self.flush_others(need, request.stream)?;
+        self.learn_what_is_safe(request, true)?;
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
@@ -235,15 +234,16 @@ impl Pool {
     }
 
     /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
-    fn learn_what_is_safe(&self, request: Request) -> Result<bool, Error> {
+    /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
+    fn learn_what_is_safe(&self, request: Request, own: bool) -> Result<bool, Error> {
         let (opportunistic, stream) = {
             let mut heap = self.books()?;
             let stream = index(&mut heap, request.stream);
             (heap.reuse.opportunistic, stream)
         };
         let mut any = if opportunistic {
-            self.cover();
-            self.poll(Some(stream))
+            self.cover((!own).then_some(stream));
+            self.poll(Some(stream), own)
         } else {
             self.confirm(&Clock::new(), Some(stream))
         };
@@ -412,7 +412,7 @@ impl Pool {
         drop(heap);
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
-            self.poll(None);
+            self.poll(None, true);
             let _ = self.give_back(0, largest + 1);
         }
         Ok(())

@@ -127,12 +127,12 @@ impl Pool {
         }
     }
 
-    /// Records an event on each stream within reach that has freed something no event covers, and gives the queued work
+    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers, and gives the queued work
     /// the moment that it takes to notice if there was none. Returns whether anything was recorded. The caller holds
     /// `grow`, which keeps a stream from being given up meanwhile.
-    pub(super) fn cover(&self) -> bool {
+    pub(super) fn cover(&self, but: Option<u32>) -> bool {
         let Ok(mut heap) = self.books() else { return false };
-        let uncovered = heap.uncovered();
+        let uncovered = heap.uncovered(but);
         drop(heap);
         let mut newest = None;
         for (index, line, name, covers) in uncovered {
@@ -167,11 +167,12 @@ impl Pool {
     }
 
     /// Looks which events are complete, and makes what they cover everybody's, but for what the stream that `asks` has
-    /// freed. The caller holds `grow`.
-    pub(super) fn poll(&self, asks: Option<u32>) -> bool {
+    /// freed; at its events only if its `own` matter. The caller holds `grow`.
+    pub(super) fn poll(&self, asks: Option<u32>, own: bool) -> bool {
         let Ok(heap) = self.books() else { return false };
         let waiting: Vec<(u32, Vec<(Event, u64)>)> = heap
             .streams()
+            .filter(|&stream| own || asks != Some(stream))
             .map(|stream| (stream, heap.arena(stream).events.iter().copied().collect()))
             .collect();
         drop(heap);

@@ -23,8 +23,8 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
-        self.cover();
-        self.poll(None);
+        self.cover(None);
+        self.poll(None, true);
         let mut heap = self.books()?;
         heap.forget_need();
         heap.flush(Whose::All, |_| false);
@@ -52,8 +52,8 @@ impl Pool {
             return;
         }
         let Some(_grow) = self.grow.try_lock() else { return };
-        self.cover();
-        self.poll(None);
+        self.cover(None);
+        self.poll(None, true);
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;
         heap.flush(Whose::All, |_| false);
