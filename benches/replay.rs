@@ -1,6 +1,6 @@
 //! Replays recorded traces through a pool over the counting backend, or (`--host`) over host memory with a real
 //! stream for each of the trace's: what the pool itself costs, how much
-//! it holds, and what its page calls would cost on a GPU.
+//! it holds, and what its page calls would cost on a GPU. *Kept* are the mappings there are after the replay.
 //!
 //! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] [--one-page]
 //! [--with-addresses] FILE.trace.gz...`; with `--one-page` every block lies in one page, with `--with-addresses`
@@ -48,7 +48,7 @@ fn main() {
         }
     }
     println!(
-        "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
+        "{:<22} {:>2} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6}",
         "trace",
         "n",
         "ns/event",
@@ -58,6 +58,7 @@ fn main() {
         "creates",
         "maps",
         "unmaps",
+        "kept",
         "moved",
         "price ms",
         "failed"
@@ -94,7 +95,7 @@ fn main() {
             let (nanos, failed) = replay(&pool, &trace, &named, after);
             let now = pool.stats().expect("stats");
             println!(
-                "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
+                "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",
                 trace.name,
                 number,
                 nanos,
@@ -104,6 +105,7 @@ fn main() {
                 now.page_creates - before.page_creates,
                 now.maps - before.maps,
                 now.unmaps - before.unmaps,
+                now.maps - now.unmaps,
                 now.pages_moved - before.pages_moved,
                 priced(&now, &before, with_addresses),
                 failed
