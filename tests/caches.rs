@@ -98,6 +98,10 @@ fn what_is_kept_is_no_leak_and_comes_back_when_it_is_needed() {
         cache.alloc(100, 0).is_none(),
         "near its limit a pool keeps nothing"
     );
+    assert_eq!(pool.reset_peaks(), Ok(()));
+    let at = alloc(&pool, &cache, 100).expect("a block");
+    assert!(cache.free(at).is_none(), "a reset of the peaks changes nothing");
+    assert!(free(&pool, &cache, at).is_ok());
     assert_eq!(pool.trim(64 * M), Ok(()), "it may need less from now on");
     let kept = fill(&pool, &cache);
     assert_eq!(pool.squeeze(), Ok(64 * M), "{kept} B that were kept went, too");

@@ -4,6 +4,10 @@ mod common;
 
 use common::random::Random;
 use common::{K, M, config};
+use flate2::read::GzDecoder;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::backend::host::{HostBackend, streams};
@@ -107,6 +111,45 @@ fn a_round_that_comes_again_makes_no_call_at_all() {
         drop(pool);
         streams::destroy(stream).expect("its end");
     }
+}
+
+/// What programs do between two rounds.
+#[test]
+fn a_synchronise_and_a_reset_of_the_peaks_do_not_keep_a_pool_from_coming_to_rest() {
+    let file = File::open("traces/gpt-train-fixed.trace.gz").expect("a recorded trace");
+    let mut trace = String::new();
+    GzDecoder::new(file).read_to_string(&mut trace).expect("text");
+    let pool = Pool::new(config(), HostBackend::new().expect("host memory")).expect("a pool");
+    let stream = streams::create().expect("a stream");
+    let mut counts = Vec::new();
+    for _ in 0..6 {
+        let calls = || {
+            let stats = pool.stats().expect("stats");
+            stats.page_creates + stats.maps + stats.unmaps
+        };
+        let before = calls();
+        let mut blocks = HashMap::new();
+        for line in trace.lines() {
+            let mut words = line.split_whitespace();
+            let (what, block) = (words.next().expect("an event"), words.next().expect("a block"));
+            if what == "a" {
+                let bytes = words.next().and_then(|bytes| bytes.parse().ok()).expect("bytes");
+                blocks.insert(block, pool.alloc(bytes, 0, stream).expect("memory"));
+            } else {
+                let at = blocks.remove(block).expect("a live block");
+                pool.free(at, stream).expect("a live block");
+            }
+        }
+        assert!(blocks.is_empty());
+        let mark = pool.mark_stream(stream);
+        streams::synchronize(stream).expect("no work");
+        pool.synchronized(mark);
+        assert_eq!(pool.reset_peaks(), Ok(()));
+        counts.push(calls() - before);
+    }
+    assert_eq!(counts[4..], [0, 0], "{counts:?}");
+    drop(pool);
+    streams::destroy(stream).expect("its end");
 }
 
 /// Replaces blocks at random. Page calls of each round, and the peak of what is held for what is live.
