@@ -627,6 +627,16 @@ weir_status weir_device_set_pool(int device,
 weir_status weir_device_get_pool(int device, weir_pool **pool);
 
 /**
+ * Tells where a pool's memory is: `memory` gets a weir_memory, and `device` the GPU's ordinal, or WEIR_DEVICE_HOST
+ * where there is none. Either may be NULL.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_get_memory(weir_pool *pool,
+                                 int32_t *memory,
+                                 int *device);
+
+/**
  * Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
  * on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
  * but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles

@@ -124,6 +124,25 @@ fn it_compiles_alone_and_included_twice() {
     compile_everywhere("#include <weir.h>\n#include <weir.h>\nint main(void) { return WEIR_OK; }\n");
 }
 
+/// Each C++ header by itself, under warnings that a program may have asked for.
+#[test]
+fn the_cpp_headers_compile_alone_and_included_twice() {
+    let headers = fs::read_dir(include().join("weir")).unwrap();
+    let names: Vec<String> = headers
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(names.contains(&"pool.hpp".to_owned()), "{names:?}");
+    for name in names {
+        let strict = "#pragma GCC diagnostic error \"-Wshadow\"\n\
+                      #pragma GCC diagnostic error \"-Wconversion\"\n\
+                      #pragma GCC diagnostic error \"-Wold-style-cast\"\n";
+        let text = format!("{strict}#include <weir/{name}>\n#include <weir/{name}>\nint main() {{}}\n");
+        for standard in ["-std=c++17", "-std=c++20"] {
+            compile("g++", "c++", standard, &text);
+        }
+    }
+}
+
 /// What other programs were compiled with can never change.
 #[test]
 fn layouts_and_numbers_are_frozen() {

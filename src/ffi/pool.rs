@@ -202,6 +202,31 @@ pub unsafe extern "C" fn weir_device_get_pool(device: c_int, pool: *mut *mut wei
     })
 }
 
+/// Tells where a pool's memory is: `memory` gets a weir_memory, and `device` the GPU's ordinal, or WEIR_DEVICE_HOST
+/// where there is none. Either may be NULL.
+///
+/// Errors: the pool errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_get_memory(
+    pool: *mut weir_pool,
+    memory: *mut i32,
+    device: *mut c_int,
+) -> weir_status {
+    guard("weir_pool_get_memory", InChild::Refuse, || {
+        let (kind, ordinal) = serve(args::handle(pool)?, |pool| {
+            let config = pool.config();
+            Ok(types::memory_numbers(config.memory, config.device))
+        })?;
+        for (place, value) in [(memory, kind), (device, ordinal)] {
+            if !place.is_null() {
+                // SAFETY: not NULL, so it is the caller's variable.
+                unsafe { Out::new(place, "memory") }?.set(value);
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
 /// on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
 /// but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
