@@ -274,7 +274,7 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(always)]
-unsafe fn alloc(
+pub(super) unsafe fn alloc(
     name: &str,
     pool: *mut weir_pool,
     bytes: usize,
@@ -374,7 +374,7 @@ fn free_guarded(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle) -> wei
 }
 
 /// Frees a block that the thread's cache did not keep.
-fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
     give_back(handle, &[ptr], |pool| {
         if ptr.is_null() {
             return Ok(());
@@ -400,15 +400,19 @@ fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_free_synced(pool: *mut weir_pool, ptr: *mut c_void) -> weir_status {
     guard("weir_pool_free_synced", InChild::Ignore, || {
-        give_back(args::handle(pool)?, &[ptr], |pool| {
-            if ptr.is_null() {
-                return Ok(());
-            }
-            if watched(pool) {
-                announce_free(pool, addr(ptr), false);
-            }
-            pool.free_synced(addr(ptr)).map(drop)
-        })
+        free_synced(args::handle(pool)?, ptr)
+    })
+}
+
+pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        if watched(pool) {
+            announce_free(pool, addr(ptr), false);
+        }
+        pool.free_synced(addr(ptr)).map(drop)
     })
 }
 
