@@ -174,7 +174,8 @@ static void freed_without_stream(void) {
     CHECK_EQUAL(live(pool_now()), 0);
 }
 
-/* The built-in streams are those of the device that is named, whatever device is current. */
+/* The built-in streams are those of the device that is named, whatever device is current: a block that is freed then goes
+ * to another stream behind the work on the device's own default stream, or the stand-in driver ends the program. */
 static void other_device_current(void) {
     int devices = 0;
     CUcontext second, now = NULL;
@@ -184,8 +185,10 @@ static void other_device_current(void) {
         return;
     }
     weir_stream t = stream_new();
+    weir_pool *own = check_pool(one_block);
+    CHECK_OK(weir_device_set_pool(0, own));
     void *block = weir_torch_alloc(size, 0, NULL), *again;
-    job write = job_over(block, size, 9);
+    job write = job_over(block, size, 9), over = job_over(block, size, 10);
     memset(&g, 0, sizeof g);
     queue_gate(NULL, &g);
     queue_write(NULL, &write);
@@ -201,15 +204,18 @@ static void other_device_current(void) {
     DEVICE_OK(cu.CtxGetCurrent(&now));
     CHECK(now == second);
     DEVICE_OK(cu.CtxPopCurrent(&second));
-    void *elsewhere = weir_torch_alloc(size, 0, t);
-    CHECK(elsewhere != block); /* work on the first device's stream still writes there */
+    void *elsewhere = weir_torch_alloc(size, 0, t); /* there is no other room */
+    CHECK(elsewhere == block);
+    queue_write(t, &over);
     weir_torch_free(elsewhere, size, 0, t);
     atomic_store(&g.open, 1);
     DEVICE_OK(cu.StreamSynchronize(NULL));
     CHECK_GOOD(write);
-    weir_cupy_free(NULL, there, 1);
     stream_wait(t);
+    CHECK_GOOD(over);
+    weir_cupy_free(NULL, there, 1);
     stream_end(t);
+    CHECK_OK(weir_pool_destroy(own));
     DEVICE_OK(cu.DevicePrimaryCtxRelease(1));
 }
 
