@@ -32,8 +32,9 @@ int main() {
     for (int n = 0; n < 100; n++) {
         CHECK(said(64 * MiB, check_device()).rfind("CUDA out of memory. weir_torch_alloc_or_throw: out of memory: asked 64", 0) == 0);
     }
+    CHECK(said(static_cast<size_t>(-1), check_device()).rfind("CUDA out of memory. ", 0) == 0);
     CHECK(said(1, -2).rfind("weir_torch_alloc_or_throw: device -2", 0) == 0);
-    CHECK_EQUAL(destroyed, 2 * 102);
+    CHECK_EQUAL(destroyed, 2 * 103);
     CHECK(said(MiB, check_device()).empty());
     CHECK(weir_torch_alloc(64 * MiB, check_device(), nullptr) == nullptr);
     CHECK_OK(weir_pool_destroy(own));

@@ -118,7 +118,10 @@ pub unsafe extern "C-unwind" fn weir_torch_alloc_or_throw(
     match block_of("weir_torch_alloc_or_throw", bytes, device, stream, false) {
         Ok(block) => block,
         Err(status) => {
-            if status == weir_status::WEIR_ERROR_OUT_OF_MEMORY {
+            if matches!(
+                status,
+                weir_status::WEIR_ERROR_OUT_OF_MEMORY | weir_status::WEIR_ERROR_SIZE_TOO_LARGE
+            ) {
                 speak_as_pytorch();
             }
             throw();
