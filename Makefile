@@ -18,7 +18,7 @@ demo_prefix := $(CURDIR)/prefix
 test_prefix := $(build_dir)/test-prefix
 traces := $(sort $(wildcard traces/*.trace.gz))
 
-.PHONY: all build install demo test bench setup lint fmt header clean test-rust test-loom test-package test-c test-standin test-bench
+.PHONY: all build install demo test bench setup lint fmt header clean test-rust test-loom test-package test-c test-python test-standin test-bench
 
 all: build
 
@@ -43,6 +43,7 @@ test:
 	$(MAKE) test-loom
 	$(MAKE) test-package
 	$(MAKE) test-c
+	$(MAKE) test-python
 	$(MAKE) test-standin
 	$(MAKE) test-bench
 	$(MAKE) demo
@@ -78,6 +79,11 @@ test-c:
 	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)"
 	cmake --build $(build_dir)/c_tests --parallel $(JOBS)
 	ctest --test-dir $(build_dir)/c_tests --parallel $(JOBS) --output-on-failure
+
+# The Python module, without the frameworks that it is for.
+test-python:
+	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
+	WEIR_TEST_PREFIX="$(test_prefix)" python3 -B -m unittest discover -s python
 
 # The CUDA driver that the tests use where there is none, and its own tests.
 test-standin:

@@ -24,6 +24,7 @@ install(FILES "${weir_lib_dir}/${weir_soname}" "${weir_lib_dir}/libweir.so" "${w
   DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${weir_include_dir}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(FILES "${CMAKE_CURRENT_SOURCE_DIR}/python/weir.py" DESTINATION "${CMAKE_INSTALL_DATADIR}/weir/python")
 install(FILES
   "${CMAKE_CURRENT_BINARY_DIR}/weir-config.cmake"
   "${CMAKE_CURRENT_BINARY_DIR}/weir-config-version.cmake"

@@ -514,6 +514,12 @@ typedef void *weir_event;
  */
 typedef void (*weir_host_function)(void *arg);
 
+/**
+ * Tells on which stream a program works now; it is asked on the thread that allocates or frees. It must not throw or
+ * unwind.
+ */
+typedef weir_stream (*weir_current_stream)(void);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -625,6 +631,16 @@ weir_status weir_device_set_pool(int device,
  * Errors: as weir_default_pool.
  */
 weir_status weir_device_get_pool(int device, weir_pool **pool);
+
+/**
+ * Tells where a pool's memory is: `memory` gets a weir_memory, and `device` the GPU's ordinal, or WEIR_DEVICE_HOST
+ * where there is none. Either may be NULL.
+ *
+ * Errors: the pool errors.
+ */
+weir_status weir_pool_get_memory(weir_pool *pool,
+                                 int32_t *memory,
+                                 int *device);
 
 /**
  * Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
@@ -958,6 +974,89 @@ weir_status weir_host_event_destroy(weir_event event);
  * Errors: WEIR_ERROR_INVALID_EVENT if it is not a live host event; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_host_event_query(weir_event event);
+
+/**
+ * For torch.cuda.memory.CUDAPluggableAllocator in a torch.cuda.MemPool: `bytes` of the current pool of `device` for use
+ * on `stream`, a stream of that device, aligned to 256 bytes. The current device stays as it is. 0 bytes give a pointer
+ * of their own. The caller frees the block with weir_torch_free. Any thread may call it.
+ *
+ * Errors: NULL, for every error of weir_device_get_pool and weir_pool_alloc; weir_last_error has the message. A MemPool
+ * makes torch.OutOfMemoryError of it, but as the allocator of all of PyTorch take weir_torch_alloc_or_throw, because
+ * there PyTorch does not look.
+ */
+void *weir_torch_alloc(size_t bytes,
+                       int device,
+                       weir_stream stream);
+
+/**
+ * For torch.cuda.memory.CUDAPluggableAllocator and torch.cuda.memory.change_current_allocator: as weir_torch_alloc, but it
+ * never returns NULL in a program that has loaded the C++ library libstdc++.so.6, as PyTorch has: it throws
+ * std::runtime_error, which PyTorch makes a RuntimeError with weir's message; that of a lack of memory begins with "CUDA
+ * out of memory". Where there is no such library it returns NULL. Call it from C++ only.
+ *
+ * Errors: the exception.
+ */
+void *weir_torch_alloc_or_throw(size_t bytes,
+                                int device,
+                                weir_stream stream);
+
+/**
+ * For torch.cuda.memory.CUDAPluggableAllocator: frees a block of weir_torch_alloc or weir_torch_alloc_or_throw, in the
+ * order of `stream`, a stream of `device`. `bytes` is not looked at. NULL is fine. The current device stays as it is. Any
+ * thread may call it, at any time: once the pool has ended, and in a forked child, it does nothing.
+ *
+ * Errors: those of weir_pool_free; weir_last_error has the message, and the block stays allocated.
+ */
+void weir_torch_free(void *block,
+                     size_t bytes,
+                     int device,
+                     weir_stream stream);
+
+/**
+ * For CUDAPluggableAllocator's set_record_stream_fn, without which PyTorch's Tensor.record_stream does nothing: once
+ * freed, the block also waits for the work queued on `stream` until then. A built-in stream is that of the block's device.
+ * NULL and pointers that are not weir's are fine. Any thread may call it.
+ *
+ * Errors: those of weir_pool_record_stream; weir_last_error has the message.
+ */
+void weir_torch_record_stream(void *block,
+                              weir_stream stream);
+
+/**
+ * For CUDAPluggableAllocator's set_reset_fn, which is torch.cuda.empty_cache: gives everything back that is free in the
+ * current pools of the GPUs, after the work that freed blocks still wait for. Any thread may call it.
+ *
+ * Errors: those of weir_pool_squeeze; weir_last_error has the message.
+ */
+void weir_torch_empty_cache(void);
+
+/**
+ * For cupy.cuda.memory.CFunctionAllocator: `bytes` of the current pool of `device`, aligned to 256 bytes. The current
+ * device stays as it is. The caller frees the block with weir_cupy_free and the same `param`. Any thread may call it.
+ *
+ * CuPy names no stream. `param` is NULL, or a weir_current_stream that tells CuPy's current one (python/weir.py passes
+ * it): the block is for that stream, and wherever it is freed, its memory then waits for the work queued there. With NULL
+ * it is for the legacy default stream and what waits for that, which non-blocking streams do not.
+ *
+ * Errors: NULL, for every error of weir_device_get_pool and weir_pool_alloc; weir_last_error has the message. CuPy does
+ * not look: check MemoryPointer.ptr, as python/weir.py does.
+ */
+void *weir_cupy_malloc(void *param,
+                       size_t bytes,
+                       int device);
+
+/**
+ * For cupy.cuda.memory.CFunctionAllocator: frees a block of weir_cupy_malloc. NULL is fine. With a weir_current_stream
+ * in `param` it is freed in the order of the stream that this tells now, and after the work on the stream that it was
+ * allocated on. With NULL the call waits for all queued work, as cudaFree does. The current device stays as it is. Any
+ * thread may call it, at any time: once the pool has ended, and in a forked child, it does nothing.
+ *
+ * Errors: those of weir_pool_free and weir_device_synchronize; weir_last_error has the message, and the block stays
+ * allocated.
+ */
+void weir_cupy_free(void *param,
+                    void *block,
+                    int device);
 
 #ifdef __cplusplus
 }  // extern "C"

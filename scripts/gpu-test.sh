@@ -31,11 +31,12 @@ Steps:
   racecheck        the stress under racecheck
   initcheck        the stress under initcheck
   nvtx             planted mistakes that the NVTX mode must make visible
+  clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx)
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx clients)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -205,6 +206,11 @@ nvtx() {
     echo "note: overflow, late write, leaked block and pool reported, and nothing else"
 }
 
+clients() {
+    python3 -B scripts/gpu-clients.py --prefix "$prefix" --steps $((quick ? 30 : 100)) || return 1
+    echo "note: losses of PyTorch equal its own allocator's, also in graphs; CuPy's results equal NumPy's"
+}
+
 export -f c_tests program sanitized replayed planted
 export prefix traces replay out tests gpu jobs quick PATH
 step build 200 build
@@ -222,6 +228,7 @@ step stress_memcheck 90 stress_memcheck
 step racecheck 60 racecheck
 step initcheck 60 initcheck
 step nvtx 60 nvtx
+step clients 300 clients
 
 printf '\n%-16s %-8s %7s  %s\n' step result seconds note
 for i in "${!names[@]}"; do

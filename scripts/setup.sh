@@ -28,6 +28,7 @@ if [ "$what" = bench ]; then
 fi
 if [ "$what" = test ]; then
     need_command nm binutils
+    need_command python3 python3
     need_command valgrind valgrind
     need_file '/usr/include/trilinos/Kokkos_Core.hpp' libtrilinos-kokkos-dev
     need_file '/usr/lib/debug/.build-id/*' libc6-dbg

@@ -202,6 +202,31 @@ pub unsafe extern "C" fn weir_device_get_pool(device: c_int, pool: *mut *mut wei
     })
 }
 
+/// Tells where a pool's memory is: `memory` gets a weir_memory, and `device` the GPU's ordinal, or WEIR_DEVICE_HOST
+/// where there is none. Either may be NULL.
+///
+/// Errors: the pool errors.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_get_memory(
+    pool: *mut weir_pool,
+    memory: *mut i32,
+    device: *mut c_int,
+) -> weir_status {
+    guard("weir_pool_get_memory", InChild::Refuse, || {
+        let (kind, ordinal) = serve(args::handle(pool)?, |pool| {
+            let config = pool.config();
+            Ok(types::memory_numbers(config.memory, config.device))
+        })?;
+        for (place, value) in [(memory, kind), (device, ordinal)] {
+            if !place.is_null() {
+                // SAFETY: not NULL, so it is the caller's variable.
+                unsafe { Out::new(place, "memory") }?.set(value);
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
 /// on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
 /// but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
@@ -249,7 +274,7 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(always)]
-unsafe fn alloc(
+pub(super) unsafe fn alloc(
     name: &str,
     pool: *mut weir_pool,
     bytes: usize,
@@ -349,7 +374,7 @@ fn free_guarded(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle) -> wei
 }
 
 /// Frees a block that the thread's cache did not keep.
-fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
     give_back(handle, &[ptr], |pool| {
         if ptr.is_null() {
             return Ok(());
@@ -375,15 +400,19 @@ fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_free_synced(pool: *mut weir_pool, ptr: *mut c_void) -> weir_status {
     guard("weir_pool_free_synced", InChild::Ignore, || {
-        give_back(args::handle(pool)?, &[ptr], |pool| {
-            if ptr.is_null() {
-                return Ok(());
-            }
-            if watched(pool) {
-                announce_free(pool, addr(ptr), false);
-            }
-            pool.free_synced(addr(ptr)).map(drop)
-        })
+        free_synced(args::handle(pool)?, ptr)
+    })
+}
+
+pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        if watched(pool) {
+            announce_free(pool, addr(ptr), false);
+        }
+        pool.free_synced(addr(ptr)).map(drop)
     })
 }
 

@@ -95,17 +95,22 @@ pub enum weir_access {
 }
 
 pub(super) fn memory(number: i32) -> Result<MemoryKind, Error> {
-    const ALL: [(weir_memory, MemoryKind); 3] = [
-        (weir_memory::WEIR_MEMORY_DEVICE, MemoryKind::Device),
-        (weir_memory::WEIR_MEMORY_PINNED, MemoryKind::Pinned),
-        (weir_memory::WEIR_MEMORY_HOST, MemoryKind::Host),
-    ];
+    const ALL: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Host];
     known(
-        &ALL.map(|(number, kind)| (number as i32, kind)),
+        &ALL.map(|kind| (memory_numbers(kind, 0).0, kind)),
         number,
         "memory",
         "weir_memory",
     )
+}
+
+/// The numbers of a kind of memory and of the device that has it.
+pub(super) fn memory_numbers(kind: MemoryKind, device: i32) -> (i32, i32) {
+    match kind {
+        MemoryKind::Device => (weir_memory::WEIR_MEMORY_DEVICE as i32, device),
+        MemoryKind::Pinned => (weir_memory::WEIR_MEMORY_PINNED as i32, WEIR_DEVICE_HOST),
+        MemoryKind::Host => (weir_memory::WEIR_MEMORY_HOST as i32, WEIR_DEVICE_HOST),
+    }
 }
 
 pub(super) fn device_memory(number: i32) -> Result<DeviceMemory, Error> {

@@ -83,6 +83,20 @@ pub fn current_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>)
     }
 }
 
+/// The same, if there is one already.
+pub fn known_pool(number: i32) -> Option<usize> {
+    let device = device(number).ok()?;
+    [&device.current, &device.default]
+        .map(|place| place.load(Ordering::Acquire))
+        .into_iter()
+        .find(|handle| POOLS.is_live(*handle))
+}
+
+/// The GPUs that may have a pool.
+pub fn gpus() -> impl Iterator<Item = i32> {
+    0..DEVICES as i32 - 1
+}
+
 /// Makes a pool current on a device; `None` returns to the default.
 pub fn set_current(number: i32, handle: Option<usize>) -> Result<(), Error> {
     let device = device(number)?;

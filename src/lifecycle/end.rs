@@ -14,7 +14,7 @@ use super::registry::{self, Ending, POOLS};
 use super::{backends, defaults, order, threads};
 use crate::backend::process;
 use crate::base::error::Error;
-use crate::base::units::Human;
+use crate::base::units::{Addr, Human};
 use crate::config::{Config, MemoryKind};
 use crate::pool::{Leaked, Pool};
 use std::fmt::Write;
@@ -217,8 +217,8 @@ fn report(handle: usize, pool: &Pool, leaked: &Leaked) -> Option<String> {
 /// A pointer that no pool knows, or that lies in the memory of another one?
 pub fn find_owner(error: Error) -> Error {
     match error {
-        Error::UnknownPointer(at) => match POOLS.pools().find(|pool| pool.contains(at)) {
-            Some(owner) => Error::WrongPool {
+        Error::UnknownPointer(at) => match owner(at) {
+            Some((_, owner)) => Error::WrongPool {
                 at,
                 owner: owner.config().name.clone(),
             },
@@ -226,4 +226,12 @@ pub fn find_owner(error: Error) -> Error {
         },
         error => error,
     }
+}
+
+/// The pool in whose memory an address lies, and its handle.
+pub fn owner(at: Addr) -> Option<(usize, Arc<Pool>)> {
+    POOLS
+        .handles()
+        .filter_map(|handle| Some((handle, POOLS.get(handle).ok()?)))
+        .find(|(_, pool)| pool.contains(at))
 }

@@ -123,6 +123,16 @@ pub fn is_host_stream(stream: StreamHandle) -> bool {
     host::streams::is_stream(stream)
 }
 
+/// Makes a call for which `stream` is what it is on `device`, whatever device is current on this thread.
+pub fn on_device<R>(
+    device: i32,
+    stream: StreamHandle,
+    call: impl FnOnce() -> Result<R, Error>,
+) -> Result<R, Error> {
+    let _current = hooks::on_device(device, stream).map_err(backend_error)?;
+    call()
+}
+
 /// Creates a host stream.
 pub fn stream_create() -> Result<StreamHandle, Error> {
     end::prepare()?;

@@ -110,6 +110,12 @@ pub(super) fn joined() -> Vec<Arc<Context>> {
     lock(&CONTEXTS).iter().flatten().cloned().collect()
 }
 
+/// The context of a device, if somebody uses it now.
+pub(super) fn of(ordinal: c_int) -> Option<Arc<Context>> {
+    let place = usize::try_from(ordinal).ok()?;
+    lock(&CONTEXTS).get(place)?.clone()
+}
+
 /// Is a device's primary context in use by anybody in this process?
 pub(super) fn is_active(driver: &Driver, device: CUdevice) -> Result<bool, BackendError> {
     let (mut flags, mut active) = (0, 0);
@@ -131,7 +137,7 @@ pub(super) fn current(driver: &Driver) -> Result<usize, BackendError> {
 
 /// Has a context current while it lives, and then again what was current before.
 #[must_use]
-pub(super) struct Entered(Option<&'static Driver>);
+pub struct Entered(Option<&'static Driver>);
 
 /// Makes a context current on this thread, unless it is.
 pub(super) fn enter(driver: &'static Driver, handle: usize) -> Result<Entered, BackendError> {

@@ -38,6 +38,15 @@ fn with(call: &str, make: impl FnOnce(&Symbols) -> Code) -> Result<(), BackendEr
     }
 }
 
+/// Has `stream` be what it is on a device, whatever device is current on this thread, until the result is dropped. Only
+/// the built-in streams depend on that, and only a device with pools has a context to enter.
+pub fn on_device(ordinal: i32, stream: StreamHandle) -> Result<Option<context::Entered>, BackendError> {
+    if !streams::is_built_in(stream) || driver().is_none() {
+        return Ok(None);
+    }
+    context::of(ordinal).map(|context| context.enter()).transpose()
+}
+
 /// The capture that work queued on a program's stream goes into.
 pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
     let driver = driver().ok_or(BackendError::Unloaded)?;
