@@ -414,8 +414,8 @@ typedef struct {
    */
   uint64_t used_bytes;
   /**
-   * Highest used_bytes since creation or the last weir_pool_reset_peaks; with several threads it may be too high by
-   * what they kept.
+   * Highest used_bytes since creation or the last weir_pool_reset_peaks. Where several threads keep freed blocks it is
+   * the highest that was seen, which can miss a peak by a 256th, or by what those threads keep.
    */
   uint64_t used_bytes_peak;
   /**

@@ -17,8 +17,8 @@ pub struct weir_pool_stats {
     pub struct_size: usize,
     /// Bytes in live blocks, rounded up as they were allocated.
     pub used_bytes: u64,
-    /// Highest used_bytes since creation or the last weir_pool_reset_peaks; with several threads it may be too high by
-    /// what they kept.
+    /// Highest used_bytes since creation or the last weir_pool_reset_peaks. Where several threads keep freed blocks it is
+    /// the highest that was seen, which can miss a peak by a 256th, or by what those threads keep.
     pub used_bytes_peak: u64,
     /// Bytes of memory held.
     pub reserved_bytes: u64,

@@ -10,7 +10,7 @@
 pub struct Stats {
     /// In live blocks, rounded up as they were allocated.
     pub used: u64,
-    /// Highest `used` since creation or the last reset.
+    /// Highest `used` since creation or the last reset; where several threads have caches the highest that was seen.
     pub used_peak: u64,
     /// Physical memory held.
     pub reserved: u64,
