@@ -81,30 +81,35 @@ fn disturb(pool: &Pool, done: &AtomicBool, seed: u64) {
     }
 }
 
+/// Threads on streams of their own, and one that disturbs them.
+fn crowd(pool: &Pool, steps: u64, seed: u64) {
+    let (wrong, done) = (Wrong::default(), AtomicBool::new(false));
+    let streams: Vec<Stream> = (0..THREADS).map(|_| Stream::new()).collect();
+    thread::scope(|scope| {
+        let workers: Vec<_> = streams
+            .iter()
+            .enumerate()
+            .map(|(number, stream)| {
+                let wrong = &wrong;
+                scope.spawn(move || come_and_go(pool, stream, steps, number as u64 + 1, wrong))
+            })
+            .collect();
+        scope.spawn(|| disturb(pool, &done, seed));
+        for worker in workers {
+            worker.join().expect("no panic");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    streams.iter().for_each(Stream::synchronize);
+    assert_eq!(wrong.count(), 0, "memory was handed out while it was in use");
+}
+
 #[test]
 fn threads_on_streams_of_their_own() {
     let _alone = alone();
     for limit in [0, 48 * M] {
         let (pool, faulty) = pool(limited(limit));
-        let (wrong, done) = (Wrong::default(), AtomicBool::new(false));
-        let streams: Vec<Stream> = (0..THREADS).map(|_| Stream::new()).collect();
-        thread::scope(|scope| {
-            let workers: Vec<_> = streams
-                .iter()
-                .enumerate()
-                .map(|(number, stream)| {
-                    let (pool, wrong) = (&pool, &wrong);
-                    scope.spawn(move || come_and_go(pool, stream, 1500, number as u64 + 1, wrong))
-                })
-                .collect();
-            scope.spawn(|| disturb(&pool, &done, 99));
-            for worker in workers {
-                worker.join().expect("no panic");
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        streams.iter().for_each(Stream::synchronize);
-        assert_eq!(wrong.count(), 0, "memory was handed out while it was in use");
+        crowd(&pool, 1500, 99);
         assert!(limit == 0 || faulty.peak_created_bytes() <= limit);
         end(pool, &faulty);
     }
@@ -121,26 +126,8 @@ fn threads_beside_a_worker_that_makes_memory_ahead() {
         let (pool, faulty) = pool(config);
         let pool = Arc::new(pool);
         pool.employ();
-        let (wrong, done) = (Wrong::default(), AtomicBool::new(false));
-        let streams: Vec<Stream> = (0..THREADS).map(|_| Stream::new()).collect();
-        thread::scope(|scope| {
-            let workers: Vec<_> = streams
-                .iter()
-                .enumerate()
-                .map(|(number, stream)| {
-                    let (pool, wrong) = (&pool, &wrong);
-                    scope.spawn(move || come_and_go(pool, stream, 1000, number as u64 + 1, wrong))
-                })
-                .collect();
-            // what is given back has to be made anew
-            scope.spawn(|| disturb(&pool, &done, 33));
-            for worker in workers {
-                worker.join().expect("no panic");
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        streams.iter().for_each(Stream::synchronize);
-        assert_eq!(wrong.count(), 0, "memory was handed out while it was in use");
+        // what is given back has to be made anew
+        crowd(&pool, 1000, 33);
         assert!(limit == 0 || faulty.peak_created_bytes() <= limit);
         pool.validate();
         assert_eq!(pool.end().blocks, 0);

@@ -415,6 +415,8 @@ impl Heap {
 
     /// Less may be needed from now on: the program wants memory back.
     pub fn forget_need(&mut self) {
+        // so that no peak from before is found later
+        self.find_peak();
         self.needed = self.used_now();
         self.leeway.end();
         self.set_caching();

@@ -40,7 +40,7 @@ pub struct Heap {
     pub windows: Windows,
     /// When pages go back to where they were first.
     pub rest: Rest,
-    /// The most in use that the program is known to need: a peak that no reset lowers.
+    /// The most in use since the pool was made, trimmed or squeezed. A reset of the peaks does not lower it.
     pub needed: u64,
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,

@@ -127,9 +127,9 @@ impl Pool {
         }
     }
 
-    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers, and gives the queued work
-    /// the moment that it takes to notice if there was none. Returns whether anything was recorded. The caller holds
-    /// `grow`, which keeps a stream from being given up meanwhile.
+    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers, and gives the
+    /// queued work the moment that it takes to notice if there was none. Returns whether anything was recorded. The caller
+    /// holds `grow`, which keeps a stream from being given up meanwhile.
     pub(super) fn cover(&self, but: Option<u32>) -> bool {
         let Ok(mut heap) = self.books() else { return false };
         let uncovered = heap.uncovered(but);
