@@ -153,6 +153,21 @@ class Stats(WithLibrary):
 class Torch(WithLibrary):
     """A stand-in for the part of torch.cuda that is called."""
 
+
+    def test_squeeze_gives_everything_back(self):
+        pointer, host = ctypes.c_void_p(), self.weir.HOST
+        pool, lib = self.weir._pool(host), self.weir.library()
+        lib.weir_pool_alloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]
+        lib.weir_pool_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        self.assertEqual(lib.weir_pool_alloc(pool, 5 << 20, None, ctypes.byref(pointer)), 0)
+        self.assertEqual(lib.weir_pool_free(pool, pointer, None), 0)
+        held = self.weir.stats(host)["reserved_bytes"]
+        self.assertGreaterEqual(held, 5 << 20)
+        self.assertEqual(self.weir.squeeze(host), held)
+        self.assertEqual(self.weir.stats(host)["reserved_bytes"], 0)
+        with self.assertRaises(self.weir.Error):
+            self.weir.squeeze(-2)
+
     def install(self, hooks=("set_record_stream_fn", "set_reset_fn"), taken=False):
         self.hooked, self.changed, self.made = {}, [], []
         test = self

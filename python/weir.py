@@ -152,6 +152,7 @@ def library():
                 ("weir_status_name", ctypes.c_char_p, [ctypes.c_int]),
                 ("weir_device_get_pool", status, [ctypes.c_int, ctypes.POINTER(pool)]),
                 ("weir_pool_get_stats", status, [pool, ctypes.POINTER(_Stats)]),
+                ("weir_pool_squeeze", status, [pool, ctypes.POINTER(ctypes.c_size_t)]),
                 ("weir_torch_alloc", pool, [ctypes.c_size_t, ctypes.c_int, pool]),
                 ("weir_torch_alloc_or_throw", pool, [ctypes.c_size_t, ctypes.c_int, pool]),
                 ("weir_torch_free", None, [pool, ctypes.c_size_t, ctypes.c_int, pool]),
@@ -191,17 +192,32 @@ def _gpu(device):
     return 0
 
 
+def _pool(device):
+    pool = ctypes.c_void_p()
+    _check(library().weir_device_get_pool(_gpu(device), ctypes.byref(pool)))
+    return pool
+
+
 def stats(device=None):
     """The counters of a device's pool, as a dict: those of weir_pool_stats, in bytes or numbers.
 
     `device` is a GPU's number, or weir.HOST; None is PyTorch's current device if it is loaded, else CuPy's, else 0. The
     pool is made if there is none. Raises weir.Error.
     """
-    pool = ctypes.c_void_p()
-    _check(library().weir_device_get_pool(_gpu(device), ctypes.byref(pool)))
+    pool = _pool(device)
     found = _Stats(struct_size=ctypes.sizeof(_Stats))
     _check(library().weir_pool_get_stats(pool, ctypes.byref(found)))
     return {name: getattr(found, name) for name, _ in _Stats._fields_ if name != "struct_size"}
+
+
+def squeeze(device=None):
+    """Gives back everything that is free in a device's pool, and returns how many bytes that was.
+
+    Waits for work that is queued behind frees. `device` is as for `stats`. Raises weir.Error.
+    """
+    released = ctypes.c_size_t()
+    _check(library().weir_pool_squeeze(_pool(device), ctypes.byref(released)))
+    return released.value
 
 
 def _torch_memory():

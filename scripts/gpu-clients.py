@@ -6,7 +6,7 @@ usage: scripts/gpu-clients.py [--prefix DIR] [--steps N] [--operations N] [--onl
 torch   a GPT-like model trains with varying lengths, its batches copied on a stream of their own (record_stream), with
         PyTorch's own allocator and with weir in its place: the losses must be the same, bit for bit
 graphs  a training step is captured and replayed, with PyTorch's own pool and with weir's memory in a torch.cuda.MemPool:
-        the same; and out of memory there is torch.OutOfMemoryError
+        the same; out of memory there is torch.OutOfMemoryError, and once the graph is gone its memory is back
 cupy    random operations on several streams, each checked with NumPy
 
 Prints a line for each; needs PyTorch or CuPy for GPUs as far as these are asked for, and an installed weir. Each run is a
@@ -14,6 +14,7 @@ process of its own. Ends with a status other than 0 if anything failed or could 
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -165,6 +166,17 @@ def run_graphs(with_weir, steps):
             raise AssertionError("32 TiB were allocated")
         except torch.OutOfMemoryError:
             pass
+        # the graph goes, and with it all that it held: nobody but the driver says so
+        optimizer.zero_grad(set_to_none=True)
+        graph.reset()
+        del loss, pool, options
+        gc.collect()
+        torch.cuda.empty_cache()
+        until = time.monotonic() + 10
+        while weir.stats()["reserved_bytes"] > 0 and time.monotonic() < until:
+            weir.squeeze()
+            time.sleep(0.01)
+        assert weir.stats()["reserved_bytes"] == 0, weir.stats()
     return {"losses": losses, "times": times, "used": used, "held": held, "what": f"PyTorch {torch.__version__}"}
 
 

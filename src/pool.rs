@@ -9,6 +9,7 @@ mod ahead;
 mod apart;
 mod batch;
 mod cached;
+mod capture;
 mod miss;
 mod order;
 mod pressure;
@@ -24,7 +25,7 @@ use crate::backend::metered::Metered;
 use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
-use crate::base::units::{Addr, CaptureId, StreamHandle, Timeline};
+use crate::base::units::{Addr, StreamHandle, Timeline};
 use crate::config::Config;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
@@ -387,6 +388,7 @@ impl Pool {
 
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
+        self.hear_of_graphs();
         let mut heap = self.books()?;
         let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();
@@ -448,16 +450,10 @@ impl Pool {
     #[inline(always)]
     fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.books()?;
-        if let Some(capture) = stream.line.and_then(|line| line.capture)
-            && heap.is_released(capture)
-        {
-            return Err(Error::Capture(format!(
-                "capture {} was released to the pool, but stream {} is still being captured; release it when the \
-                 graph is gone",
-                capture.0, stream.handle
-            )));
+        match stream.line.and_then(|line| line.capture) {
+            None => Ok(heap),
+            Some(capture) => self.books_in_capture(heap, stream, capture),
         }
-        Ok(heap)
     }
 
     /// The same, for an allocation: the pool may have come to rest before, or given back what it does not need.
@@ -474,20 +470,6 @@ impl Pool {
             heap = self.books_for(stream)?;
         }
         Ok(heap)
-    }
-
-    /// The graph of a capture is gone, with all that was made of it, and its launches are complete: what was
-    /// handed out in the capture, and freed since, is everybody's. A capture that took nothing from the pool is
-    /// none of its concern.
-    pub fn release_capture(&self, capture: CaptureId) -> Result<(), Error> {
-        let mut heap = self.books()?;
-        heap.release_capture(capture);
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
-        Ok(())
     }
 
     /// Who is this? Asks the backend, so no lock may be held.

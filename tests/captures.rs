@@ -21,6 +21,8 @@ struct World {
     sim: Arc<Sim>,
     pool: Pool,
     blocks: u64,
+    /// The driver tells when a graph is gone.
+    told: bool,
 }
 
 impl Drop for World {
@@ -36,6 +38,7 @@ impl World {
             pool: Pool::new(config, sim.clone()).unwrap(),
             sim,
             blocks: 0,
+            told: true,
         }
     }
 
@@ -60,6 +63,14 @@ impl World {
         self.sim.destroy_graph(capture);
         self.pool.release_capture(capture).unwrap();
         self.pool.validate();
+    }
+
+    /// The graph goes, and whoever has to say so does.
+    fn end_graph(&self, capture: CaptureId) {
+        match self.told {
+            true => self.sim.destroy_graph(capture),
+            false => self.release(capture),
+        }
     }
 
     fn free_bytes(&self) -> u64 {
@@ -94,6 +105,73 @@ fn what_is_freed_in_a_capture_serves_the_capture_and_nobody_else() {
         assert!(given >= bytes);
         assert_eq!(world.free_bytes(), 0);
     }
+}
+
+#[test]
+fn memory_of_a_graph_comes_back_when_the_driver_says_that_it_is_gone() {
+    for bytes in [1000, 3 * MIB] {
+        let mut world = World::new(Config {
+            max_bytes: 4 * MIB,
+            ..Config::default()
+        });
+        let (outside, _) = world.alloc(512, A);
+        world.sim.begin_capture(A, FIRST);
+        world.sim.begin_capture(B, FIRST);
+        world.free(outside, A); // the first that the pool hears of the capture
+        let (scratch, _) = world.alloc(bytes, B);
+        world.free(scratch, B);
+        world.sim.end_capture(A);
+        world.sim.end_capture(B);
+        let all = |world: &World| world.sim.naming(&[A], || world.pool.alloc(4 * MIB, 0, A));
+        assert!(matches!(all(&world), Err(Error::OutOfMemory(_))));
+        world.sim.destroy_graph(FIRST);
+        let at = all(&world).expect("the graph's memory");
+        world.pool.release_capture(FIRST).unwrap(); // it is known already
+        world.free(at, A);
+        world.pool.squeeze().unwrap();
+        assert_eq!(world.pool.stats().unwrap().reserved, 0);
+    }
+}
+
+#[test]
+fn trim_and_stats_hear_of_it_and_live_blocks_stay() {
+    let mut world = World::new(Config::default());
+    world.sim.begin_capture(A, FIRST);
+    let (live, _) = world.alloc(MIB, A);
+    let (scratch, _) = world.alloc(32 * MIB, A);
+    world.free(scratch, A);
+    world.sim.end_capture(A);
+    let (kept, _) = world.alloc(MIB, B);
+    world.sim.naming(&[A], || world.pool.free(live, A)).unwrap();
+    assert_eq!(world.pool.stats().unwrap().pending, MIB, "the graph's");
+    world.sim.destroy_graph(FIRST);
+    assert_eq!(world.pool.stats().unwrap().pending, 0);
+    world.sim.begin_capture(A, CaptureId(2));
+    let (scratch, _) = world.alloc(32 * MIB, A);
+    world.free(scratch, A);
+    world.sim.end_capture(A);
+    world.sim.destroy_graph(CaptureId(2));
+    world.pool.trim(0).unwrap();
+    let stats = world.pool.stats().unwrap();
+    assert_eq!((stats.pending, stats.used), (0, MIB));
+    assert!(stats.reserved < 32 * MIB, "{stats:?}");
+    world.free(kept, B);
+}
+
+#[test]
+fn where_nobody_tells_the_graph_keeps_its_memory_until_the_release() {
+    let mut world = World::new(Config::default());
+    world.sim.never_tell();
+    world.sim.begin_capture(A, FIRST);
+    let (scratch, _) = world.alloc(MIB, A);
+    world.free(scratch, A);
+    world.sim.end_capture(A);
+    world.sim.destroy_graph(FIRST);
+    world.pool.squeeze().unwrap();
+    assert!(world.free_bytes() >= MIB);
+    world.pool.release_capture(FIRST).unwrap();
+    world.pool.squeeze().unwrap();
+    assert_eq!(world.free_bytes(), 0);
 }
 
 #[test]
@@ -263,6 +341,10 @@ fn program(seed: u64) {
         max_bytes: if random.below(2) == 0 { 0 } else { 96 * MIB },
         ..Config::default()
     });
+    world.told = random.below(2) == 0;
+    if !world.told {
+        world.sim.never_tell();
+    }
     let streams: Vec<StreamHandle> = (0..4).map(|n| StreamHandle(FIRST_STREAM + n)).collect();
     let mut live: Vec<(Addr, u64, Option<u64>, StreamHandle)> = Vec::new();
     let mut running: Vec<(StreamHandle, CaptureId)> = Vec::new();
@@ -295,7 +377,7 @@ fn program(seed: u64) {
             }
             3 if !graphs.is_empty() => {
                 let capture = graphs.swap_remove(random.below(graphs.len() as u64) as usize);
-                world.release(capture);
+                world.end_graph(capture);
             }
             4 => world.sim.advance(stream, 1 + random.below(8)),
             5 => drop(world.pool.squeeze().unwrap()),
@@ -360,7 +442,7 @@ fn program(seed: u64) {
     }
     graphs.dedup();
     for capture in graphs {
-        world.release(capture);
+        world.end_graph(capture);
     }
     world.pool.squeeze().unwrap();
     assert_eq!(world.free_bytes(), 0, "seed {seed}");

@@ -171,6 +171,14 @@ static uint64_t squeezed(void) {
     return CHECK_STATS(pool).reserved_bytes;
 }
 
+/* The driver says that the graph is gone when it likes, on a thread of its own. */
+static void gone_from(uint64_t most) {
+    for (int i = 0; i < 1000 && squeezed() > most; i++) {
+        usleep(5000);
+    }
+    CHECK(squeezed() <= most);
+}
+
 static void training(int hooks) {
     step steps[MODES];
     side sides[SIDES];
@@ -209,10 +217,11 @@ static void training(int hooks) {
     CHECK(held >= used + growth);
     for (int m = 0; m < MODES; m++) {
         captured_end(&steps[m].graph);
-        CHECK_OK(weir_pool_release_capture(pool, steps[m].id));
-        uint64_t now = squeezed();
-        CHECK(now + LAYERS * bytes <= held);
-        held = now;
+        if (m == 0) { /* the program may say so, too */
+            CHECK_OK(weir_pool_release_capture(pool, steps[m].id));
+        }
+        gone_from(held - LAYERS * bytes);
+        held = squeezed();
     }
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, used);
 
@@ -253,8 +262,8 @@ static void reuse_inside(void) {
     captured graph = capture_end(s);
     CHECK(squeezed() >= growth);
     captured_end(&graph);
-    CHECK_OK(weir_pool_release_capture(pool, id));
-    CHECK_EQUAL(squeezed(), 0);
+    gone_from(0);
+    CHECK_OK(weir_pool_release_capture(pool, id)); /* known already */
     CHECK_OK(weir_pool_destroy(pool));
     stream_end(s);
 }
@@ -264,14 +273,14 @@ static void freed_inside(void) {
     weir_stream s = stream_new(), u = stream_new();
     pool = check_pool(growth + 8 * MiB);
     void *p = alloc_on(s, growth), *q = NULL;
-    uint64_t id = capture_begin(s, CAPTURE_THREAD_LOCAL);
+    capture_begin(s, CAPTURE_THREAD_LOCAL);
     queue_fill(s, p, 4096, 1);
     free_on(s, p);
     captured graph = capture_end(s);
     CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, weir_pool_alloc(pool, growth, u, &q));
     CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, weir_pool_alloc(pool, growth, s, &q));
     captured_end(&graph);
-    CHECK_OK(weir_pool_release_capture(pool, id));
+    gone_from(8 * MiB);
     q = alloc_on(u, growth);
     free_on(u, q);
     CHECK_OK(weir_pool_destroy(pool));

@@ -1,7 +1,7 @@
 //! Memory of stream captures.
 //!
 //! What is handed out during a capture belongs to the graph: each launch uses it anew, until the graph is gone
-//! for good, and only its owner knows when. A stream's part in a capture therefore has an arena of its own, a
+//! for good: its owner says so, or the driver. A stream's part in a capture therefore has an arena of its own, a
 //! *timeline* whose work is never complete. It takes memory from the common arena, never from its stream's own,
 //! whose work the graph does not wait for; and what is freed on it serves only later requests of the same part.
 //! When the owner releases the capture, all its timelines are complete at once, and their memory is everybody's.
@@ -17,6 +17,8 @@ use crate::base::units::CaptureId;
 
 /// Released captures that are remembered, so that their further use is seen to be a mistake.
 const REMEMBERED: usize = 1024;
+/// Captures that are remembered to be watched.
+pub(super) const WATCHED: usize = 64;
 
 impl Heap {
     /// The capture that an arena is part of.
@@ -44,9 +46,25 @@ impl Heap {
         self.released.contains(&capture)
     }
 
+    /// Is this the first that the pool hears of a capture, whose graph is to be watched then? One that was forgotten is
+    /// watched twice, which changes nothing.
+    pub fn hears_of(&mut self, capture: CaptureId) -> bool {
+        if self.watched.contains(&capture) {
+            return false;
+        }
+        if self.watched.len() == WATCHED {
+            self.watched.pop_front();
+        }
+        self.watched.push_back(capture);
+        true
+    }
+
     /// The graph is gone, and all its launches are complete: its memory is everybody's. Blocks of it that are
     /// live stay so.
     pub fn release_capture(&mut self, capture: CaptureId) {
+        if self.is_released(capture) {
+            return;
+        }
         if self.released.len() == REMEMBERED {
             self.released.pop_front();
         }

@@ -9,6 +9,7 @@
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
 use super::ahead::Ahead;
+use super::capture::WATCHED;
 use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
@@ -62,6 +63,8 @@ pub struct Heap {
     pub(super) latest: u32,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
+    /// Captures whose graphs the backend was asked to watch, the latest last; as many as are likely to be in progress.
+    pub(super) watched: VecDeque<CaptureId>,
     /// An arena for the next stream.
     pub spare_arena: Option<Box<Arena>>,
     /// Blocks that further streams use, by address.
@@ -113,6 +116,7 @@ impl Heap {
             ids: FxHashMap::default(),
             latest: COMMON,
             released: VecDeque::new(),
+            watched: VecDeque::with_capacity(WATCHED),
             spare_arena: None,
             also_used: FxHashMap::default(),
             limbo: VecDeque::new(),

@@ -12,7 +12,7 @@ use super::call::{Call, Calls};
 use super::ledger::Ledger;
 use super::process;
 use super::{Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -354,6 +354,14 @@ impl Backend for Faulty {
 
     fn close(&self) {
         self.inner.close();
+    }
+
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        self.inner.watch_graph(stream, capture)
+    }
+
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        self.inner.graphs_gone(each);
     }
 
     fn blocks_in_one_page(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -134,6 +134,12 @@ impl Backend for Metered {
     fn synchronize_all(&self) -> Result<(), BackendError> {
         count(&self.events);
         self.inner.synchronize_all()
+    }
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        self.inner.watch_graph(stream, capture)
+    }
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        self.inner.graphs_gone(each);
     }
     fn blocks_in_one_page(&self) -> bool {
         self.inner.blocks_in_one_page()

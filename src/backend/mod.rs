@@ -6,7 +6,7 @@
 //! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
 //! lock that an allocation which hits could wait for.
 
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 use thiserror::Error;
 
 pub mod call;
@@ -143,6 +143,18 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Blocks until all work queued on any stream before this call, destroyed streams included, has
     /// completed. `Capturing`: it would end a capture, so nothing was waited for.
     fn synchronize_all(&self) -> Result<(), BackendError>;
+
+    /// Asks to hear, by `graphs_gone`, when the graph of this capture is gone, with all that was made of it, and their
+    /// launches are complete. Only inside a call that names `stream`, whose work goes into that capture.
+    fn watch_graph(&self, _stream: StreamHandle, _capture: CaptureId) -> Result<(), BackendError> {
+        Err(BackendError::NotSupported(format!(
+            "{} streams have no graphs",
+            self.name()
+        )))
+    }
+
+    /// Tells each capture whose graph is gone since the last call. Makes no call of a driver; any thread.
+    fn graphs_gone(&self, _each: &mut dyn FnMut(CaptureId)) {}
 
     /// Must every block lie in one page, because pages cannot be put side by side, or somebody registers
     /// blocks by their page? The pool then cuts blocks within pages and moves none.

@@ -18,7 +18,7 @@ mod abi;
 mod tool;
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -191,6 +191,12 @@ impl Backend for Watched {
     }
     fn synchronize_all(&self) -> Result<(), BackendError> {
         self.inner.synchronize_all()
+    }
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        self.inner.watch_graph(stream, capture)
+    }
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        self.inner.graphs_gone(each);
     }
     fn blocks_in_one_page(&self) -> bool {
         self.inner.blocks_in_one_page()

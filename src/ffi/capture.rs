@@ -26,14 +26,16 @@ pub unsafe extern "C" fn weir_stream_get_capture(stream: weir_stream, capture: *
 }
 
 /// Says that the graph of a capture is gone: it and every executable graph made from it are destroyed, and their
-/// launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured.
+/// launches are complete. `capture` is the id that weir_stream_get_capture gave while the stream was captured. A driver for CUDA
+/// 11.3 or later says so by itself, on a thread of its own, and the pool hears of it in requests that need memory and in trim,
+/// squeeze and statistics: with it this call is for those who want the memory back at once.
 ///
 /// A block allocated on a stream that is being captured belongs to the graph, which uses it anew on each launch.
 /// Freed on a stream of the same capture, its memory serves later requests of that stream in that capture, and
 /// nobody else; freed elsewhere, it serves nobody. This call gives all such memory back to the pool: what was freed
 /// is then for any stream, as soon as the stream it was freed on has done its work. Blocks still allocated stay so.
-/// A capture that took nothing from the pool is fine. Until this call the pool keeps the graph's memory mapped;
-/// trim and squeeze leave it alone.
+/// A capture that took nothing from the pool, or is known to be gone, is fine. Until the graph is gone the pool keeps its memory
+/// mapped; trim and squeeze leave it alone.
 ///
 /// Too early a call cannot be seen here, but the pool refuses every later call that names a stream which still is
 /// being captured so (WEIR_ERROR_CAPTURE). The release threshold is applied.

@@ -55,6 +55,7 @@ impl Pool {
         loop {
             let mut grow = self.lock_to_grow();
             let made = grow.made;
+            self.hear_of_graphs();
             let served = self.serve(&mut grow, request, &mut said);
             self.after_miss(grow, made);
             match served {

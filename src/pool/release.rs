@@ -23,6 +23,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
+        self.hear_of_graphs();
         self.cover(None);
         self.poll(None, true);
         let mut heap = self.books()?;
@@ -42,6 +43,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let _grow = self.grow.lock();
+        self.hear_of_graphs();
         self.books()?.forget_need();
         Ok(self.give_back_all())
     }

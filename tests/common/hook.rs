@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use weir::backend::call::Call;
 use weir::backend::{Backend, BackendError, Event};
-use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use weir::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 
 /// What is to be done.
 type Action = Box<dyn FnOnce() + Send>;
@@ -134,6 +134,14 @@ impl Backend for Hooked {
 
     fn synchronize(&self, event: Event) -> Result<(), BackendError> {
         self.around(Call::Synchronize, || self.inner.synchronize(event))
+    }
+
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        self.inner.watch_graph(stream, capture)
+    }
+
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        self.inner.graphs_gone(each);
     }
 
     fn forget(&self, event: Event) {

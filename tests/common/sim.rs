@@ -68,6 +68,11 @@ struct State {
     captured: HashMap<StreamHandle, (CaptureId, usize)>,
     /// Streams that are part of a graph, or were.
     graphs: HashMap<usize, CaptureId>,
+    /// Captures that the pool asked to hear the end of, and those whose end it has not heard of yet.
+    watched: HashSet<CaptureId>,
+    gone: Vec<CaptureId>,
+    /// Nobody can tell when a graph is gone.
+    untold: bool,
     events: HashMap<Event, Clock>,
     last_event: u64,
     mappings: BTreeMap<u64, (PageHandle, u64)>,
@@ -208,6 +213,14 @@ impl Sim {
         let mut state = self.state();
         let clock = state.all(|graph| graph == Some(&capture));
         state.finish(&clock);
+        if state.watched.remove(&capture) {
+            state.gone.push(capture);
+        }
+    }
+
+    /// As with a driver that does not tell when a graph is gone.
+    pub fn never_tell(&self) {
+        self.state().untold = true;
     }
 
     /// All captures end, and all graphs are gone.
@@ -595,6 +608,28 @@ impl Backend for Sim {
         let clock = state.events.get(&event).expect("a live event").clone();
         state.finish(&clock);
         Ok(())
+    }
+
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        let mut state = self.state();
+        assert!(
+            state.named.contains(&stream),
+            "watched outside a call that names {stream}"
+        );
+        assert_eq!(
+            state.captured.get(&stream).map(|captured| captured.0),
+            Some(capture)
+        );
+        if state.untold {
+            return Err(BackendError::NotSupported("nobody can tell".into()));
+        }
+        state.watched.insert(capture);
+        Ok(())
+    }
+
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        let gone = std::mem::take(&mut self.state().gone);
+        gone.into_iter().for_each(each);
     }
 
     fn forget(&self, event: Event) {

@@ -183,6 +183,9 @@ calls! {
     stream_capture_status "cuStreamIsCapturing" (Object, *mut c_uint) -> Code;
     exchange_capture_mode "cuThreadExchangeStreamCaptureMode" (*mut c_uint) -> Code;
     graph_destroy "cuGraphDestroy" (Object) -> Code;
+    graph_instantiate "cuGraphInstantiateWithFlags" (*mut Object, Object, u64) -> Code;
+    graph_launch "cuGraphLaunch" (Object, Object) -> Code;
+    graph_exec_destroy "cuGraphExecDestroy" (Object) -> Code;
     event_create "cuEventCreate" (*mut Object, c_uint) -> Code;
     event_destroy "cuEventDestroy_v2" (Object) -> Code;
     event_record "cuEventRecord" (Object, Object) -> Code;

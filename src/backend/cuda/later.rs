@@ -17,6 +17,9 @@ pub const GET_PROC_ADDRESS_LEGACY_STREAM: u64 = 1;
 /// (12.9), `MPS_CLIENT_TERMINATED` (12.0), `EXTERNAL_DEVICE` (11.4).
 pub const LATER_STICKY: [c_uint; 4] = [226, 721, 809, 911];
 
+/// `CUuserObject` (11.3).
+pub type UserObject = *mut c_void;
+
 /// `CUmemAllocationProp` since 11.0: of the size that it had in 10.2, with flags where zeros were required.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

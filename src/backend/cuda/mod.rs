@@ -14,6 +14,7 @@
 mod captures;
 mod context;
 mod driver;
+mod graphs;
 pub mod hooks;
 mod later;
 mod memory;
@@ -23,10 +24,11 @@ mod symbols;
 pub use driver::{Driver, open};
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, Timeline};
+use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, Timeline};
 use context::{Context, RawEvent, relax};
 use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
 use cuda_driver_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult};
+use graphs::Gone;
 use later::AllocationProp;
 use memory::Memory;
 use std::ffi::{c_int, c_uint};
@@ -64,6 +66,8 @@ pub struct CudaBackend {
     /// None: memory comes with its address.
     memory: Option<Mutex<Memory>>,
     streams: Streams,
+    /// Captures whose graphs are gone.
+    gone: Arc<Gone>,
     /// This backend's share of its context's `mapped`.
     mapped: AtomicU64,
 }
@@ -85,6 +89,7 @@ impl CudaBackend {
             granularity,
             memory: memory.map(Mutex::new),
             streams,
+            gone: Arc::default(),
             mapped: AtomicU64::new(0),
         }))
     }
@@ -461,6 +466,15 @@ impl Backend for CudaBackend {
                 "what other devices may do with plain memory is between the program and the driver".into(),
             )),
         }
+    }
+
+    fn watch_graph(&self, stream: StreamHandle, capture: CaptureId) -> Result<(), BackendError> {
+        self.may_ask()?;
+        self.gone.watch(self.driver, stream, capture)
+    }
+
+    fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
+        self.gone.take(each);
     }
 
     fn close(&self) {

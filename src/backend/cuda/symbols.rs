@@ -5,9 +5,10 @@
 //! Results are plain numbers here and not `CUresult`: a driver that is newer than an enum returns values outside of it.
 //! The same goes for enums that the driver writes.
 
-use super::later::AllocationProp;
+use super::later::{AllocationProp, UserObject};
 use cuda_driver_sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemAccessDesc, CUmemGenericAllocationHandle, CUstream,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUmemAccessDesc,
+    CUmemGenericAllocationHandle, CUstream,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -108,6 +109,13 @@ symbols! {
         stream_is_capturing "cuStreamIsCapturing" [(10000, "cuStreamIsCapturing")] (CUstream, *mut c_uint);
         stream_get_capture_info "cuStreamGetCaptureInfo" [(10010, "cuStreamGetCaptureInfo")]
             (CUstream, *mut c_uint, *mut c_ulonglong);
+        stream_get_capture_graph "cuStreamGetCaptureInfo" [(11030, "cuStreamGetCaptureInfo_v2")]
+            (CUstream, *mut c_uint, *mut c_ulonglong, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
+        user_object_create "cuUserObjectCreate" [(11030, "cuUserObjectCreate")]
+            (*mut UserObject, *mut c_void, Option<extern "C" fn(*mut c_void)>, c_uint, c_uint);
+        user_object_release "cuUserObjectRelease" [(11030, "cuUserObjectRelease")] (UserObject, c_uint);
+        graph_retain_user_object "cuGraphRetainUserObject" [(11030, "cuGraphRetainUserObject")]
+            (CUgraph, UserObject, c_uint, c_uint);
         thread_exchange_capture_mode "cuThreadExchangeStreamCaptureMode"
             [(10010, "cuThreadExchangeStreamCaptureMode")] (*mut c_uint);
         stream_get_id "cuStreamGetId" [(12000, "cuStreamGetId")] (CUstream, *mut c_ulonglong);
