@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests an installed weir on this machine's GPU. Needs nvcc, CMake, compute-sanitizer and a C compiler; neither Rust
-# nor a network nor root. Prints a table last and ends with a status other than 0 if anything failed or was not run.
+# nor a network nor root. Prints a table last and ends with a status other than 0 if anything failed or was not run,
+# but for the Kokkos tests if no Kokkos is given.
 set -uo pipefail
 usage() {
     cat <<'END'
@@ -8,6 +9,7 @@ usage: scripts/gpu-test.sh [options]
   --prefix DIR     where weir is installed (default: $PREFIX, or build/prefix)
   --traces DIR     the traces to replay (default: traces/)
   --replay FILE    examples/replay, built before; for a machine without zlib's header (default: it is built)
+  --kokkos DIR     an installed Kokkos with CUDA, for the step of that name
   --out DIR        build folder and full logs (default: build/gpu-test)
   --only A,B,...   these steps alone, and the building they need
   --skip A,B,...   all but these
@@ -32,18 +34,19 @@ Steps:
   initcheck        the stress under initcheck
   nvtx             planted mistakes that the NVTX mode must make visible
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
+  kokkos           the Kokkos tests and example with the Kokkos of --kokkos; without one they are not run
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx clients)
-prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx clients kokkos)
+prefix=${PREFIX:-build/prefix} traces=traces replay='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1; shift; continue ;;
     --list) printf '%s\n' "${steps[@]}"; exit 0 ;;
     --help) usage; exit 0 ;;
-    --prefix | --traces | --replay | --out | --only | --skip | --pack | --budget) ;;
+    --prefix | --traces | --replay | --kokkos | --out | --only | --skip | --pack | --budget) ;;
     *) echo "gpu-test: unknown option $1" >&2; usage >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "gpu-test: $1 needs a value" >&2; exit 2; }
@@ -51,6 +54,7 @@ while [ $# -gt 0 ]; do
     --prefix) prefix=$2 ;;
     --traces) traces=$2 ;;
     --replay) replay=$2 ;;
+    --kokkos) kokkos=$2 ;;
     --out) out=$2 ;;
     --only) only=,$2, ;;
     --skip) skip=,$2, ;;
@@ -65,6 +69,7 @@ done
 prefix=$(realpath "$prefix") || exit 2
 traces=$(realpath "$traces") || exit 2
 [ -z "$replay" ] || replay=$(realpath "$replay") || exit 2
+[ -z "$kokkos" ] || kokkos=$(realpath "$kokkos") || exit 2
 mkdir -p "$out"
 out=$(realpath "$out")
 tests=$out/c_tests gpu=$out/c_tests/gpu
@@ -92,7 +97,7 @@ note_of() {
 
 finish() {
     names+=("$1") results+=("$2") seconds+=("$3") notes+=("$4")
-    [ "$2" = ok ] || failed=1
+    [ "$2" = ok ] || [ "$2" = 'not given' ] || failed=1
     printf -- '-- %s: %s after %s s: %s\n' "$1" "$2" "$3" "$4"
 }
 
@@ -211,8 +216,20 @@ clients() {
     echo "note: losses of PyTorch equal its own allocator's, also in graphs; CuPy's results equal NumPy's"
 }
 
+# They are built by Kokkos' own compiler script, in a project of their own; then the example, as a user builds it.
+kokkos() {
+    local flags=(-G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" -DKokkos_ROOT="$kokkos" -DCMAKE_CXX_COMPILER="$kokkos/bin/nvcc_wrapper")
+    cmake -S c_tests/kokkos -B "$out/kokkos" -DWEIR_TEST_GPU=ON "${flags[@]}" &&
+        cmake -S examples/kokkos -B "$out/kokkos/example" "${flags[@]}" || return 1
+    grep -q '^#define KOKKOS_ENABLE_CUDA$' "$kokkos/include/KokkosCore_config.h" || { echo "note: this Kokkos has no CUDA"; return 1; }
+    cmake --build "$out/kokkos" --parallel "$jobs" && cmake --build "$out/kokkos/example" || return 1
+    ctest --test-dir "$out/kokkos" --output-on-failure --no-tests=error &&
+        ctest --test-dir "$out/kokkos/example" --output-on-failure --no-tests=error || return 1
+    echo "note: Kokkos $(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$kokkos"/lib*/cmake/Kokkos/KokkosConfigVersion.cmake): $(ctest --test-dir "$out/kokkos" -N | tail -n 1 | tr -dc 0-9) tests, the memory checker's with them, and the example"
+}
+
 export -f c_tests program sanitized replayed planted
-export prefix traces replay out tests gpu jobs quick PATH
+export prefix traces replay kokkos out tests gpu jobs quick PATH
 step build 200 build
 step device 120 device
 step teardown 120 teardown
@@ -229,6 +246,11 @@ step racecheck 60 racecheck
 step initcheck 60 initcheck
 step nvtx 60 nvtx
 step clients 300 clients
+if [ -n "$kokkos" ]; then
+    step kokkos 300 kokkos
+elif [ -z "$only" ] || [[ $only == *,kokkos,* ]]; then
+    [[ $skip == *,kokkos,* ]] || finish kokkos 'not given' 0 'not run: no Kokkos given (--kokkos)'
+fi
 
 printf '\n%-16s %-8s %7s  %s\n' step result seconds note
 for i in "${!names[@]}"; do
