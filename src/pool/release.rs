@@ -22,6 +22,7 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        self.look_about();
         let _grow = self.grow.lock();
         self.cover(None);
         self.poll(None, true);
@@ -41,6 +42,7 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        self.look_about();
         let _grow = self.grow.lock();
         self.books()?.forget_need();
         Ok(self.give_back_all())

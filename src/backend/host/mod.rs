@@ -17,6 +17,7 @@ mod gate;
 mod memory;
 mod os;
 mod slots;
+mod store;
 mod stream;
 mod tokens;
 
@@ -28,7 +29,9 @@ pub use stream::Function;
 use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use memory::{GRANULARITY, Memory};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::Store;
 use stream::Point;
 
 /// Takes a lock whose data no panic can leave half changed.
@@ -72,9 +75,19 @@ impl HostBackend {
     /// A backend with memory of its own.
     pub fn new() -> Result<Arc<HostBackend>, BackendError> {
         gate::first_use()?;
-        Ok(Arc::new(HostBackend {
-            memory: Mutex::new(Memory::new()?),
-        }))
+        Ok(HostBackend::with(Store::own()?))
+    }
+
+    /// The same, whose pages other processes can import, and which can import theirs.
+    pub fn shared() -> Result<Arc<HostBackend>, BackendError> {
+        gate::first_use()?;
+        Ok(HostBackend::with(Store::shared()))
+    }
+
+    fn with(store: Store) -> Arc<HostBackend> {
+        Arc::new(HostBackend {
+            memory: Mutex::new(Memory::new(store)),
+        })
     }
 
     /// Bytes of memory that the pages of this backend really occupy: those that were touched.
@@ -167,6 +180,16 @@ impl Backend for HostBackend {
         if event != Event::COMPLETE && gate::for_pool("forget").is_ok() {
             tokens::forget(event);
         }
+    }
+
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        gate::for_pool("export")?;
+        lock(&self.memory).export(page)
+    }
+
+    fn import(&self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
+        gate::for_pool("import")?;
+        lock(&self.memory).import(file, bytes)
     }
 
     fn synchronize_all(&self) -> Result<(), BackendError> {

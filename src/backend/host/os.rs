@@ -7,7 +7,7 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 
-fn failed(call: &str, error: Error) -> BackendError {
+pub(super) fn failed(call: &str, error: Error) -> BackendError {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EFBIG | libc::EMFILE | libc::ENFILE) => {
             BackendError::OutOfMemory(format!("{call}: {error}"))
@@ -30,6 +30,40 @@ pub(super) fn memory_file() -> Result<File, BackendError> {
     }
     // SAFETY: `fd` was opened above and is owned by nothing else.
     Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// The same, with a length that can be sealed.
+pub(super) fn sealable_file() -> Result<File, BackendError> {
+    // SAFETY: the name is a C string; no other precondition.
+    let fd = unsafe {
+        libc::memfd_create(
+            c"weir-shared".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
+    if fd < 0 {
+        return Err(last(|| "memfd_create".into()));
+    }
+    // SAFETY: `fd` was opened above and is owned by nothing else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Its length is for good.
+pub(super) fn seal(file: &File) -> Result<(), BackendError> {
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
+        return Err(last(|| "fcntl sealing a page's file".into()));
+    }
+    Ok(())
+}
+
+/// Is its length for good?
+pub(super) fn is_sealed(file: &File) -> bool {
+    // SAFETY: the descriptor is open; what is no memory file has no seals, which is an error.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
 /// Makes the file at least `bytes` long, at no cost in memory. Refused before the kernel would answer a
