@@ -110,4 +110,29 @@ static inline void *receive_block(int socket, weir_pool *pool) {
     return block;
 }
 
+/* An event for other processes. */
+static inline weir_event event_to_share(void) {
+    enum { CU_EVENT_INTERPROCESS = 4 };
+    weir_event event = NULL;
+    if (!check_on_device()) {
+        return event_new();
+    }
+    DEVICE_OK(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    return event;
+}
+
+static inline void send_event(int socket, weir_pool *pool, weir_event event) {
+    weir_ipc_token token;
+    CHECK_OK(weir_pool_export_event(pool, event, &token));
+    peer_send(socket, &token, sizeof token);
+}
+
+static inline weir_event receive_event(int socket, weir_pool *pool) {
+    weir_ipc_token token;
+    weir_event event = NULL;
+    peer_receive(socket, &token, sizeof token);
+    CHECK_OK(weir_pool_import_event(pool, &token, &event));
+    return event;
+}
+
 #endif

@@ -1,4 +1,4 @@
-/* Memory shared between two processes: contents, stream order, and what becomes of a block when one of them frees it,
+/* Memory and events shared between two processes: contents, stream order, and what becomes of a block when one of them frees it,
  * ends, or dies. Run without arguments it plays all parts of one process and starts itself for those of the other. */
 #include "peer.h"
 
@@ -314,6 +314,133 @@ static void in_order_there(int socket) {
     staging_end();
 }
 
+/* ---- events order the work of two processes, both ways ---- */
+
+static void events(void) {
+    weir_pool *pool = pool_to_share(0), *theirs;
+    void *block;
+    weir_stream s = stream_new(), t = stream_new();
+    gate held;
+    memset(&held, 0, sizeof held);
+    peer other = peer_start("events");
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, s, &block));
+    weir_event written = event_to_share();
+    send_pool(other.socket, pool);
+    send_block(other.socket, pool, block);
+    send_event(other.socket, pool, written);
+    job write = job_over(block, BLOCK, 1), check = job_over(block, BLOCK, 2);
+    queue_gate(s, &held);
+    queue_write(s, &write);
+    CHECK_OK(weir_event_record(written, s));
+    peer_tell(other.socket, 'r');
+
+    theirs = receive_pool(other.socket);
+    weir_event changed = receive_event(other.socket, theirs);
+    peer_await(other.socket, 'r');
+    CHECK(!event_complete(changed));
+    CHECK_OK(weir_stream_wait_event(t, written));
+    CHECK_OK(weir_stream_wait_event(t, changed));
+    queue_check(t, &check);
+    pause_ms(50);
+    CHECK(!event_complete(changed));
+    CHECK(!job_done(&check));
+    atomic_store(&held.open, 1);
+    CHECK_OK(weir_event_synchronize(changed));
+    stream_wait(s);
+    stream_wait(t);
+    CHECK_GOOD(write);
+    CHECK_GOOD(check);
+    CHECK(event_complete(changed));
+    if (!check_on_device()) {
+        CHECK_STATUS(WEIR_ERROR_BACKEND, weir_event_record(changed, t));
+        CHECK_SAYS("one alone may");
+    }
+    peer_tell(other.socket, 'e');
+    peer_join(&other);
+    event_end(changed);
+    event_end(written);
+    CHECK_OK(weir_pool_destroy(theirs));
+    CHECK_OK(weir_pool_free(pool, block, s));
+    CHECK_OK(weir_pool_destroy(pool));
+    stream_end(s);
+    stream_end(t);
+    staging_end();
+}
+
+static void events_there(int socket) {
+    weir_pool *theirs = receive_pool(socket), *pool = pool_to_share(0);
+    void *block = receive_block(socket, theirs);
+    weir_event written = receive_event(socket, theirs), changed = event_to_share();
+    weir_stream s = stream_new();
+    job check = job_over(block, BLOCK, 1), write = job_over(block, BLOCK, 2);
+    peer_await(socket, 'r');
+    CHECK_OK(weir_stream_wait_event(s, written));
+    queue_check(s, &check);
+    queue_write(s, &write);
+    CHECK_OK(weir_pool_free(theirs, block, s));
+    send_pool(socket, pool);
+    send_event(socket, pool, changed);
+    CHECK_OK(weir_event_record(changed, s));
+    peer_tell(socket, 'r');
+    stream_wait(s);
+    CHECK_GOOD(check);
+    CHECK_GOOD(write);
+    peer_await(socket, 'e');
+    CHECK_EQUAL(CHECK_STATS(theirs).reserved_bytes, 0);
+    event_end(changed);
+    event_end(written);
+    CHECK_OK(weir_pool_destroy(theirs));
+    CHECK_OK(weir_pool_destroy(pool));
+    stream_end(s);
+    staging_end();
+}
+
+/* ---- whoever was to do the work before an event is gone ---- */
+
+static void recorder_dies(void) {
+    if (check_on_device()) {
+        return; /* the driver's affair */
+    }
+    weir_pool *pool;
+    weir_stream s = stream_new();
+    peer other = peer_start("recorder_dies");
+    pool = receive_pool(other.socket);
+    weir_event event = receive_event(other.socket, pool), none = NULL;
+    weir_ipc_token destroyed;
+    peer_receive(other.socket, &destroyed, sizeof destroyed);
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_event(pool, &destroyed, &none));
+    CHECK_SAYS("destroyed");
+    peer_await(other.socket, 'r');
+    CHECK(!event_complete(event));
+    CHECK_OK(weir_stream_wait_event(s, event));
+    peer_kill(&other);
+    CHECK_OK(weir_event_synchronize(event));
+    stream_wait(s);
+    CHECK(event_complete(event));
+    event_end(event);
+    stream_end(s);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void recorder_dies_there(int socket) {
+    weir_pool *pool = pool_to_share(0);
+    weir_event event = event_to_share(), second = event_to_share();
+    weir_stream s = stream_new();
+    weir_ipc_token token;
+    static gate never;
+    send_pool(socket, pool);
+    send_event(socket, pool, event);
+    CHECK_OK(weir_pool_export_event(pool, second, &token));
+    event_end(second);
+    peer_send(socket, &token, sizeof token);
+    queue_gate(s, &never);
+    CHECK_OK(weir_event_record(event, s));
+    peer_tell(socket, 'r');
+    for (;;) {
+        pause();
+    }
+}
+
 /* ---- a block of many pages, and a pool that moves what is not lent ---- */
 
 static void many_pages(void) {
@@ -398,6 +525,16 @@ static void mistakes(void) {
     CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_import_pointer(imported, &changed, &p));
     CHECK_SAYS("token");
     CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_import_event(imported, &token, &event));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_import_event(imported, &token, NULL));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_pool_export_event(pool, event, NULL));
+    if (!check_on_device()) {
+        CHECK_STATUS(WEIR_ERROR_INVALID_EVENT, weir_pool_export_event(pool, event, &changed));
+    } else {
+        event = event_new(); /* not made for it */
+        CHECK_STATUS(WEIR_ERROR_BACKEND, weir_pool_export_event(pool, event, &changed));
+        event_end(event);
+        event = NULL;
+    }
     CHECK_OK(weir_pool_import_pointer(imported, &token, &p));
     CHECK_STATUS(WEIR_ERROR_WRONG_POOL, weir_pool_free(pool, p, NULL));
     CHECK_STATUS(WEIR_ERROR_WRONG_POOL, weir_pool_free(imported, block, NULL));
@@ -483,6 +620,8 @@ static const struct part {
     {"exporter_dies", exporter_dies, exporter_dies_there},
     {"exporter_ends", exporter_ends, exporter_ends_there},
     {"in_order", in_order, in_order_there},
+    {"events", events, events_there},
+    {"recorder_dies", recorder_dies, recorder_dies_there},
     {"many_pages", many_pages, many_pages_there},
     {"mistakes", mistakes, NULL},
     {"unseen", unseen, unseen_there},

@@ -1,7 +1,7 @@
 //! Pools shared between processes: what is exported, and pools made of what is imported.
 
 use super::registry::POOLS;
-use super::{backends, end};
+use super::{backends, end, order};
 use crate::backend::BackendError;
 use crate::backend::cuda;
 use crate::backend::import::{Importer, Line};
@@ -40,7 +40,11 @@ pub fn export_pointer(handle: usize, at: Addr) -> Result<Bytes, Error> {
 
 /// A token for an event.
 pub fn export_event(handle: usize, event: EventHandle) -> Result<Bytes, Error> {
-    exporting(handle)?.export_event(event).map(|token| token.bytes())
+    let pool = exporting(handle)?;
+    if pool.config().memory == MemoryKind::Host {
+        order::known_event(event)?;
+    }
+    pool.export_event(event).map(|token| token.bytes())
 }
 
 /// A pool of what another process exports, by the descriptor that it gave.

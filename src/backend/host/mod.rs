@@ -12,6 +12,7 @@
 //! stream's queue. The tables of events and tokens are taken alone. Memory calls hold `memory` across the
 //! system call: the kernel has one lock for a process's mappings anyway.
 
+mod board;
 mod budget;
 mod gate;
 mod memory;
@@ -27,7 +28,7 @@ pub mod streams;
 pub use stream::Function;
 
 use super::{Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use memory::{GRANULARITY, Memory};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -190,6 +191,22 @@ impl Backend for HostBackend {
     fn import(&self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
         gate::for_pool("import")?;
         lock(&self.memory).import(file, bytes)
+    }
+
+    fn export_event(&self, event: EventHandle) -> Result<(u64, [u64; 8]), BackendError> {
+        gate::for_pool("export_event")?;
+        events::offer(event).map(|number| (number, [0; 8]))
+    }
+
+    fn event_file(&self, event: EventHandle, number: u64) -> Result<Option<Option<OwnedFd>>, BackendError> {
+        gate::for_pool("event_file")?;
+        events::file(event, number).map(|file| file.map(Some))
+    }
+
+    fn import_event(&self, file: Option<OwnedFd>, _driver: [u64; 8]) -> Result<EventHandle, BackendError> {
+        gate::for_pool("import_event")?;
+        let file = file.ok_or_else(|| BackendError::Other("the event came without its file".into()))?;
+        events::adopt(file)
     }
 
     fn synchronize_all(&self) -> Result<(), BackendError> {

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 
 pub(super) fn failed(call: &str, error: Error) -> BackendError {
     match error.raw_os_error() {
@@ -162,4 +163,70 @@ pub(super) unsafe fn unmap(at: u64, bytes: u64) -> Result<(), BackendError> {
         return Err(last(|| format!("mmap unmapping {bytes} B at {at:#x}")));
     }
     Ok(())
+}
+
+/// Maps all of a file, of `bytes`, wherever there is room.
+pub(super) fn map_anywhere(bytes: u64, file: &File) -> Result<u64, BackendError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: without MAP_FIXED the kernel chooses addresses that nothing uses.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes as usize,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(last(|| format!("mmap of {bytes} B")));
+    }
+    Ok(at as u64)
+}
+
+fn whole_file() -> libc::flock {
+    // SAFETY: all zeros is a valid value: the whole file, from its beginning.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock
+}
+
+/// Takes the lock on a file, until its last descriptor is closed. False: another has it.
+pub(super) fn lock_file(file: &File) -> bool {
+    let lock = whole_file();
+    // SAFETY: the descriptor is open, and the variable ours.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
+}
+
+/// Does somebody else have the lock on a file?
+pub(super) fn is_locked(file: &File) -> bool {
+    let mut lock = whole_file();
+    // SAFETY: the descriptor is open, and the variable ours.
+    let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    code != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Sleeps while a word that processes share has this value, until it is woken, for a while at most.
+pub(super) fn sleep_on(word: &AtomicU32, value: u32, ms: i64) {
+    let time = libc::timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
+    // SAFETY: a word and a variable that live during the call. However it ends, the caller looks again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            &raw const time,
+        )
+    };
+}
+
+/// Wakes all that sleep on a word.
+pub(super) fn wake_all(word: &AtomicU32) {
+    // SAFETY: a word that lives during the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
