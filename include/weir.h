@@ -737,7 +737,8 @@ weir_status weir_pool_warmup(weir_pool *pool,
                              weir_stream stream);
 
 /**
- * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back.
+ * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back. What
+ * another process has imported is not free (weir_pool_export_pointer).
  * Waits for no work, except that WEIR_DEVICE_MEMORY_PLAIN is memory that the driver may take back only when running
  * kernels, whosever they are, have ended.
  *
@@ -830,11 +831,13 @@ weir_status weir_pool_free_batch(weir_pool *pool,
 
 /**
  * Writes the counters of this moment to `stats`, whose struct_size the caller has set to
- * sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks.
+ * sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks. Where blocks are lent to other
+ * processes it first has the pool's thread for these take back what they have freed.
  *
  * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE.
  */
-weir_status weir_pool_get_stats(weir_pool *pool, weir_pool_stats *stats);
+weir_status weir_pool_get_stats(weir_pool *pool,
+                                weir_pool_stats *stats);
 
 /**
  * The peaks of the statistics begin anew at the current values.
@@ -1061,7 +1064,8 @@ weir_status weir_pool_import_pointer(weir_pool *pool,
 /**
  * Fills `token` with what another process needs to use an event of this one. For a device pool it is a CUevent or
  * cudaEvent_t that was created for this: with CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING. For a host pool it is any
- * host event. The event stays the caller's; the token is good until it is destroyed.
+ * host event; what was recorded before this call is not seen by others. The event stays the caller's; the token is good
+ * until it is destroyed.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; as weir_pool_export; WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_BACKEND for an event that
  * was not created for this; WEIR_ERROR_DEVICE_LOST.
@@ -1072,11 +1076,12 @@ weir_status weir_pool_export_event(weir_pool *pool,
 
 /**
  * Opens an event of another process. `pool` is what weir_pool_import gave, `token` what weir_pool_export_event filled.
- * Either process may record it, wait for it and query it; a record in one is seen by calls in the other that come after
- * it, so tell the other process of it. `event` receives one that is the caller's: a CUevent, ended by cuEventDestroy, or a
+ * One process records it, any can wait for it and query it: for both directions use two. A record in one process is seen
+ * by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the caller's: a CUevent, ended by cuEventDestroy, or a
  * host event, ended by weir_host_event_destroy. Waits for the exporting process's answer, 20 s at most.
  *
- * A host event that is recorded by a process which ends before the work is done counts as complete.
+ * A host event is complete when all that was recorded with it is, and once the process that recorded it has ended; 256
+ * records may be in flight. That another process records it as well is WEIR_ERROR_BACKEND. The driver does not see that.
  *
  * Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for an event that was destroyed.
  */

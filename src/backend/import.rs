@@ -5,8 +5,8 @@
 //! importer takes as many as it maps. What was borrowed is given back to the exporter when its window goes, or by the end
 //! of the line, when this process ends.
 //!
-//! Locks: `line`, across a question and its answer, which waits for the other process, and while what arrives is
-//! imported; `windows`, for a look into the table.
+//! Locks: `borrowing`, while the pages of one block are asked for and imported; then `line`, across a question and its
+//! answer, which waits for the other process. `windows`, alone, for a look into the table.
 
 use super::ipc::token::Token;
 use super::ipc::{self, Kind, Message, socket::Socket};
@@ -59,7 +59,7 @@ impl Line {
     /// Goes through a door.
     pub fn open(door: &Socket) -> Result<Line, Refusal> {
         let (socket, other) = Socket::pair()?;
-        socket.be_impatient()?;
+        let socket = socket.that_waits()?;
         let knock = ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()]);
         knock.map_err(|_| gone())?;
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
@@ -76,23 +76,20 @@ impl Line {
         }
     }
 
-    fn ask(&self, kind: Kind, words: &[u64], wanted: Kind, what: &str) -> Result<Message, Refusal> {
+    /// Asks, and waits for the answer. An error is one of the line: it is of no use any more.
+    fn ask(&self, kind: Kind, words: &[u64]) -> Result<Message, Refusal> {
         ipc::send(&self.socket, kind, words, &[]).map_err(|_| gone())?;
-        let answer = self.answer()?;
-        match answer.kind {
-            kind if kind == wanted => Ok(answer),
-            Kind::Gone => Err(Refusal::Stale(what.into())),
-            Kind::Failed => Err(BackendError::Other(format!("the exporter: {}", answer.text())).into()),
-            _ => Err(self.misunderstood()),
-        }
-    }
-
-    fn answer(&self) -> Result<Message, Refusal> {
         ipc::receive(&self.socket)?.ok_or_else(gone)
     }
+}
 
-    fn misunderstood(&self) -> Refusal {
-        BackendError::Other("the exporter's answer makes no sense".into()).into()
+/// The answer that was wanted, or what the exporter says instead.
+fn wanted(answer: Message, kind: Kind, what: &str) -> Result<Message, Refusal> {
+    match answer.kind {
+        got if got == kind => Ok(answer),
+        Kind::Gone => Err(Refusal::Stale(what.into())),
+        Kind::Failed => Err(BackendError::Other(format!("the exporter: {}", answer.text())).into()),
+        _ => Err(BackendError::Other("the exporter's answer makes no sense".into()).into()),
     }
 }
 
@@ -130,6 +127,8 @@ pub struct Importer {
     welcome: Welcome,
     /// None: closed.
     line: Mutex<Option<Line>>,
+    /// Held from one block's first question to its last.
+    borrowing: Mutex<()>,
     windows: Mutex<(u64, FxHashMap<PageHandle, Pages>)>,
 }
 
@@ -144,6 +143,7 @@ impl Importer {
             inner,
             welcome: line.welcome,
             line: Mutex::new(Some(line)),
+            borrowing: Mutex::default(),
             windows: Mutex::default(),
         })
     }
@@ -169,12 +169,13 @@ impl Importer {
             block,
         };
         let (offset, len, imported) = self.fetch(&mut pages)?;
-        if let Err(error) = imported.and_then(|()| self.map_all(&mut pages)) {
+        let mapped = imported.and_then(|()| self.map_all(&mut pages).map_err(Refusal::from));
+        if let Err(error) = mapped {
             // what cannot be given back now is left to the end of the process, as is the block
             if self.let_go(&mut pages).is_ok() {
                 self.give_back(block);
             }
-            return Err(error.into());
+            return Err(error);
         }
         let (at, bytes) = (pages.at, pages.bytes);
         let mut windows = lock(&self.windows);
@@ -190,41 +191,41 @@ impl Importer {
         })
     }
 
-    /// Asks for a block and imports its pages: where in them it lies, its bytes, and whether all could be imported. Once
+    /// One question and its answer. A line that fails is closed: who knows what would be the answer to what?
+    fn ask(&self, kind: Kind, words: &[u64]) -> Result<Message, Refusal> {
+        let mut line = lock(&self.line);
+        let answer = line.as_ref().ok_or_else(gone)?.ask(kind, words);
+        if answer.is_err() {
+            *line = None;
+        }
+        answer
+    }
+
+    /// Borrows a block and imports its pages: where in them it lies, its bytes, and whether all could be imported. Once
     /// this has succeeded the block is borrowed.
-    fn fetch(&self, pages: &mut Pages) -> Result<(u64, u64, Result<(), BackendError>), Refusal> {
-        let block = pages.block;
-        let line = lock(&self.line);
-        let line = line.as_ref().ok_or_else(gone)?;
+    fn fetch(&self, pages: &mut Pages) -> Result<(u64, u64, Result<(), Refusal>), Refusal> {
+        let _alone = lock(&self.borrowing);
+        let words = [pages.block.0, pages.block.1];
         let freed = "the block has been freed by the process that exported it";
-        let lent = line.ask(Kind::Borrow, &[block.0, block.1], Kind::Lent, freed)?;
+        let lent = wanted(self.ask(Kind::Borrow, &words)?, Kind::Lent, freed)?;
         let &[count, offset, len] = &lent.words[..] else {
-            return Err(line.misunderstood());
+            return Err(BackendError::Other("the exporter's answer makes no sense".into()).into());
         };
-        let (mut arrived, mut imported) = (0, Ok(()));
-        while arrived < count {
-            let some = line.answer()?;
-            if some.kind == Kind::Failed {
-                return Ok((
-                    offset,
-                    len,
-                    Err(BackendError::Other(format!("the exporter: {}", some.text()))),
-                ));
+        Ok((offset, len, self.fetch_pages(pages, count)))
+    }
+
+    fn fetch_pages(&self, pages: &mut Pages, count: u64) -> Result<(), Refusal> {
+        while (pages.pages.len() as u64) < count {
+            let some = wanted(self.ask(Kind::Fetch, &[])?, Kind::Pages, "the block is gone")?;
+            if some.words.is_empty() || some.words.len() != some.files.len() {
+                return Err(BackendError::Other("the exporter's answer makes no sense".into()).into());
             }
-            if some.kind != Kind::Pages || some.words.len() != some.files.len() || some.words.is_empty() {
-                return Err(line.misunderstood());
-            }
-            arrived += some.words.len() as u64;
-            // after an error the rest has to be taken off the line all the same
             for (file, bytes) in some.files.into_iter().zip(some.words) {
-                imported = imported.and_then(|()| {
-                    pages.pages.push((self.inner.import(file, bytes)?, bytes));
-                    pages.bytes += bytes;
-                    Ok(())
-                });
+                pages.pages.push((self.inner.import(file, bytes)?, bytes));
+                pages.bytes += bytes;
             }
         }
-        Ok((offset, len, imported))
+        Ok(())
     }
 
     fn map_all(&self, pages: &mut Pages) -> Result<(), BackendError> {
@@ -263,10 +264,9 @@ impl Importer {
     /// The event of a token, opened in this process. It belongs to the program.
     pub fn event(&self, token: &Token) -> Result<EventHandle, Refusal> {
         self.check(token)?;
-        let line = lock(&self.line);
-        let line = line.as_ref().ok_or_else(gone)?;
-        let gone = "the event has been destroyed by the process that exported it";
-        let mut here = line.ask(Kind::Event, &[token.at, token.number], Kind::Here, gone)?;
+        let destroyed = "the event has been destroyed by the process that exported it";
+        let here = self.ask(Kind::Event, &[token.at, token.number])?;
+        let mut here = wanted(here, Kind::Here, destroyed)?;
         Ok(self.inner.import_event(here.files.pop(), token.driver)?)
     }
 }

@@ -19,7 +19,7 @@ use crate::backend::ipc::{self, Kind, MOST, Message, words_of};
 use crate::backend::{Backend, BackendError, process};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked};
-use crate::base::units::{Addr, EventHandle, StreamHandle};
+use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Weak};
@@ -114,6 +114,8 @@ struct Line {
     closed: bool,
     /// What it has borrowed: addresses and numbers.
     loans: Vec<(u64, u64)>,
+    /// Pages of the latest that it has not fetched yet, the next one last.
+    left: Vec<(PageHandle, u64)>,
 }
 
 struct Porter {
@@ -190,6 +192,7 @@ impl Welcome {
             peer,
             closed: false,
             loans: Vec::new(),
+            left: Vec::new(),
         })
     }
 }
@@ -224,12 +227,15 @@ impl Line {
     fn serve(&mut self, pool: &Pool, message: &Message) -> Option<()> {
         match (message.kind, &message.words[..]) {
             (Kind::Borrow, &[at, number]) => match pool.lend(at, number) {
-                Some(extent) => {
+                Some(Extent { pages, offset, bytes }) => {
                     self.loans.push((at, number));
-                    self.hand_over(pool, &extent)
+                    self.left = pages;
+                    self.left.reverse();
+                    self.say(Kind::Lent, &[self.left.len() as u64, offset, bytes], &[])
                 }
                 None => self.say(Kind::Gone, &[], &[]),
             },
+            (Kind::Fetch, &[]) => self.hand_over(pool),
             (Kind::Return, &[at, number]) => {
                 if let Some(index) = self.loans.iter().position(|loan| *loan == (at, number)) {
                     pool.take_back(self.loans.swap_remove(index));
@@ -247,22 +253,17 @@ impl Line {
         }
     }
 
-    /// Sends the pages of a block. What was lent is given back by the importer, also if it cannot use it.
-    fn hand_over(&self, pool: &Pool, extent: &Extent) -> Option<()> {
-        let words = [extent.pages.len() as u64, extent.offset, extent.bytes];
-        self.say(Kind::Lent, &words, &[])?;
-        for some in extent.pages.chunks(MOST) {
-            let files: Result<Vec<OwnedFd>, _> =
-                some.iter().map(|page| pool.backend.export(page.0)).collect();
-            match files {
-                Ok(files) => {
-                    let words: Vec<u64> = some.iter().map(|page| page.1).collect();
-                    self.say(Kind::Pages, &words, &files.iter().collect::<Vec<_>>())?;
-                }
-                Err(error) => return self.fail(&error),
+    /// Sends the next pages of a block. What was lent is given back by the importer, also if it cannot use it.
+    fn hand_over(&mut self, pool: &Pool) -> Option<()> {
+        let some = self.left.split_off(self.left.len().saturating_sub(MOST));
+        let files = some.iter().rev().map(|page| pool.backend.export(page.0));
+        match files.collect::<Result<Vec<OwnedFd>, _>>() {
+            Ok(files) => {
+                let words: Vec<u64> = some.iter().rev().map(|page| page.1).collect();
+                self.say(Kind::Pages, &words, &files.iter().collect::<Vec<_>>())
             }
+            Err(error) => self.fail(&error),
         }
-        Some(())
     }
 
     fn fail(&self, error: &BackendError) -> Option<()> {
@@ -378,6 +379,7 @@ impl Pool {
             return;
         };
         door.bell.0.lock().closing = true;
+        door.bell.1.notify_all();
         ring(&door.wake);
         if !PORTER.get() {
             // a panic of its has been printed, and there is nobody else to tell

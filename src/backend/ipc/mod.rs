@@ -13,13 +13,16 @@
 //! | `HELLO` | importer, through the door, with the line's other end | `VERSION` |
 //! | `WELCOME` | exporter | `VERSION`, kind of memory, the pool's number (2), the device's number (2) |
 //! | `BORROW` | importer | address and number of the block |
-//! | `LENT` | exporter | count of pages, offset, bytes; then as many `PAGES` as they need |
-//! | `PAGES` | exporter, with a descriptor for each | bytes of each |
+//! | `LENT` | exporter | count of pages, offset, bytes |
+//! | `FETCH` | importer, after `LENT`, until it has all | |
+//! | `PAGES` | exporter, with a descriptor for each of the next pages | bytes of each |
 //! | `RETURN` | importer | address and number of the block; not answered |
 //! | `EVENT` | importer | handle and number of the event |
 //! | `HERE` | exporter, with the event's descriptor | |
 //! | `GONE` | exporter | |
 //! | `FAILED` | exporter | the text, as bytes |
+//!
+//! The importer asks for one `PAGES` after the other, because the kernel lets few descriptors be under way at once.
 //!
 //! Locks: none.
 
@@ -44,6 +47,7 @@ pub enum Kind {
     Welcome,
     Borrow,
     Lent,
+    Fetch,
     Pages,
     Return,
     Event,
@@ -53,11 +57,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Borrow,
         Kind::Lent,
+        Kind::Fetch,
         Kind::Pages,
         Kind::Return,
         Kind::Event,

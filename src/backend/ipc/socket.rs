@@ -25,17 +25,21 @@ fn failed(call: &str) -> BackendError {
 
 /// A connected socket.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    file: OwnedFd,
+    /// Sending waits until there is room; otherwise a receiver that lets its queue fill up is as good as gone.
+    waits: bool,
+}
 
 impl From<Socket> for OwnedFd {
     fn from(socket: Socket) -> OwnedFd {
-        socket.0
+        socket.file
     }
 }
 
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.file.as_raw_fd()
     }
 }
 
@@ -59,13 +63,13 @@ impl Socket {
             return Err(failed("socketpair"));
         }
         // SAFETY: both were opened above and are nobody else's.
-        let [one, two] = ends.map(|end| Socket(unsafe { OwnedFd::from_raw_fd(end) }));
+        let [one, two] = ends.map(|end| Socket::of(unsafe { OwnedFd::from_raw_fd(end) }));
         Ok((one, two))
     }
 
     /// A socket that somebody sent.
     pub fn of(file: OwnedFd) -> Socket {
-        Socket(file)
+        Socket { file, waits: false }
     }
 
     /// The near end of a door with this number, and the far end.
@@ -101,33 +105,35 @@ impl Socket {
         if code != 0 || address.sun_family != libc::AF_UNIX as libc::sa_family_t || !named {
             return None;
         }
-        file.try_clone_to_owned().ok().map(Socket)
+        let file = file.try_clone_to_owned().ok()?;
+        Some(Socket { file, waits: true })
     }
 
-    /// Lets `receive` give up after a while.
-    pub fn be_impatient(&self) -> Result<(), BackendError> {
+    /// The same socket, where sending and receiving wait, but not for ever.
+    pub fn that_waits(self) -> Result<Socket, BackendError> {
         let time = libc::timeval {
             tv_sec: PATIENCE_S,
             tv_usec: 0,
         };
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
-        // SAFETY: a variable of ours, and its length.
-        let code = unsafe {
-            libc::setsockopt(
-                self.as_raw_fd(),
-                level,
-                option,
-                (&raw const time).cast(),
-                size_of_val(&time) as u32,
-            )
-        };
-        if code != 0 {
-            return Err(failed("setsockopt"));
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            // SAFETY: a variable of ours, and its length.
+            let code = unsafe {
+                libc::setsockopt(
+                    self.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    option,
+                    (&raw const time).cast(),
+                    size_of_val(&time) as u32,
+                )
+            };
+            if code != 0 {
+                return Err(failed("setsockopt"));
+            }
         }
-        Ok(())
+        Ok(Socket { waits: true, ..self })
     }
 
-    /// Sends one message. Never blocks: a receiver that lets its queue fill up is as good as gone.
+    /// Sends one message.
     pub fn send(&self, bytes: &[u8], files: &[&OwnedFd]) -> Result<(), BackendError> {
         let mut part = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -155,7 +161,7 @@ impl Socket {
                 }
             }
         }
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        let flags = libc::MSG_NOSIGNAL | if self.waits { 0 } else { libc::MSG_DONTWAIT };
         loop {
             // SAFETY: a header whose parts live until the call returns.
             if unsafe { libc::sendmsg(self.as_raw_fd(), &raw const header, flags) } >= 0 {
@@ -298,30 +304,20 @@ pub fn unique() -> Result<[u64; 2], BackendError> {
 pub fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), BackendError> {
     let (socket, file) = (own(socket)?, own(file)?);
     // a byte must go with it, or a stream socket delivers nothing
-    Socket(socket).send_patiently(b"w", &file)
+    Socket {
+        file: socket,
+        waits: true,
+    }
+    .send(b"w", &[&file])
 }
 
 /// Receives one that [`send_descriptor`] sent. None: the other end is closed, or what came was something else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, BackendError> {
-    let got = Socket(own(socket)?).receive(&mut [0])?;
+    let got = Socket::of(own(socket)?).receive(&mut [0])?;
     Ok(got.and_then(|(_, mut files)| if files.len() == 1 { files.pop() } else { None }))
 }
 
 fn own(file: BorrowedFd<'_>) -> Result<OwnedFd, BackendError> {
     file.try_clone_to_owned()
         .map_err(|error| BackendError::Other(format!("descriptor {}: {error}", file.as_raw_fd())))
-}
-
-impl Socket {
-    /// Sends when there is room.
-    fn send_patiently(&self, bytes: &[u8], file: &OwnedFd) -> Result<(), BackendError> {
-        let mut one = libc::pollfd {
-            fd: self.as_raw_fd(),
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        // SAFETY: a variable of ours. After an error there is an answer from the call below.
-        unsafe { libc::poll(&raw mut one, 1, -1) };
-        self.send(bytes, &[file])
-    }
 }
