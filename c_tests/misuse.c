@@ -130,7 +130,7 @@ static void structs_and_numbers(void) {
     CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_create(&o, &created));
     o = check_options(0);
     o.memory = WEIR_MEMORY_HOST;
-    o.ipc_handle_types = 1;
+    o.ipc_handle_types = 8;
     CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_pool_create(&o, &created));
     o = check_options(4 * MiB);
     o.initial_bytes = 64 * MiB;

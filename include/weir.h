@@ -180,6 +180,10 @@ typedef enum {
    * Refused because a stream is being captured into a graph, or a wrong use of a capture.
    */
   WEIR_ERROR_CAPTURE = 25,
+  /**
+   * What another process exported is gone: the block was freed, the event destroyed, the pool or its process ended.
+   */
+  WEIR_ERROR_STALE = 26,
 } weir_status;
 
 /**
@@ -331,8 +335,9 @@ typedef struct {
    */
   int32_t reuse_allow_internal_dependencies;
   /**
-   * How other processes will get at device memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1) and
-   * CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Must be 0 for host memory. Default: 0.
+   * How other processes will get at the memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1), which weir_pool_export
+   * needs, and for device memory CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Host memory that is shared has a
+   * file descriptor for each page. Must be 0 for pinned memory. Default: 0.
    */
   uint32_t ipc_handle_types;
   /**
@@ -513,6 +518,17 @@ typedef void *weir_event;
  * Work for a host stream. It must not throw or unwind.
  */
 typedef void (*weir_host_function)(void *arg);
+
+/**
+ * Names a block or an event of one process in another. It can be copied and sent by any means (a pipe, shared memory,
+ * MPI, a file); only who has imported the pool can use it. Its bytes are weir's own.
+ */
+typedef struct {
+  /**
+   * Weir's own.
+   */
+  uint8_t bytes[128];
+} weir_ipc_token;
 
 /**
  * Tells on which stream a program works now; it is asked on the thread that allocates or frees. It must not throw or
@@ -721,7 +737,8 @@ weir_status weir_pool_warmup(weir_pool *pool,
                              weir_stream stream);
 
 /**
- * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back.
+ * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back. What
+ * another process has imported is not free (weir_pool_export_pointer).
  * Waits for no work, except that WEIR_DEVICE_MEMORY_PLAIN is memory that the driver may take back only when running
  * kernels, whosever they are, have ended.
  *
@@ -814,11 +831,13 @@ weir_status weir_pool_free_batch(weir_pool *pool,
 
 /**
  * Writes the counters of this moment to `stats`, whose struct_size the caller has set to
- * sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks.
+ * sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks. Where blocks are lent to other
+ * processes it first has the pool's thread for these take back what they have freed.
  *
  * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE.
  */
-weir_status weir_pool_get_stats(weir_pool *pool, weir_pool_stats *stats);
+weir_status weir_pool_get_stats(weir_pool *pool,
+                                weir_pool_stats *stats);
 
 /**
  * The peaks of the statistics begin anew at the current values.
@@ -976,6 +995,123 @@ weir_status weir_host_event_destroy(weir_event event);
  * Errors: WEIR_ERROR_INVALID_EVENT if it is not a live host event; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_host_event_query(weir_event event);
+
+/**
+ * Makes a pool importable by other processes, and gives a file descriptor that stands for it. Give it to any number of
+ * them: with weir_ipc_send_descriptor, with an SCM_RIGHTS message of your own, or by inheritance. The caller owns it and
+ * closes it when it has been given to all; importers keep what they have. Whoever has it can read and write every
+ * block that is exported by a token, and the pages that these lie in.
+ *
+ * The pool must have been created with `ipc_handle_types` = 1, with mapped device memory or host memory. It stays a pool
+ * like any other: it trims, squeezes and moves what no importer has. The first export starts a thread that answers
+ * importers; it sleeps otherwise, and ends with the pool. Then importers find the pool gone, but keep the blocks they
+ * have: memory lives until the last process has let it go.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
+ * one; WEIR_ERROR_OUT_OF_MEMORY or WEIR_ERROR_BACKEND if there are no descriptors or threads left; the pool errors.
+ */
+weir_status weir_pool_export(weir_pool *pool,
+                             int *descriptor);
+
+/**
+ * Makes a pool of what another process exports. `descriptor` is what weir_pool_export gave there; it stays the caller's,
+ * who may close it after the call. The pool is of the same device, found by its UUID whatever its ordinal is here, and is
+ * the caller's as if created. It holds only blocks that weir_pool_import_pointer brings: every call that allocates
+ * fails. Its `reserved_bytes` are the pages that are mapped for such blocks, and no other addresses are taken. It can be
+ * imported more than once, also in the process that exports it. Waits for the exporting process's answer, 20 s at most.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a descriptor that is not a pool's, or is of another
+ * version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended; WEIR_ERROR_NOT_SUPPORTED for a device
+ * that this process cannot see, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST;
+ * WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_pool_import(int descriptor,
+                             weir_pool **pool);
+
+/**
+ * Fills `token` with what another process needs to use a live block of the pool, at any offset of which it then can; the
+ * same each time. It is good until the block is freed. The content is in no stream order with what the other process
+ * does: synchronize, or have it wait for an event (weir_pool_export_event).
+ *
+ * A block that another process has imported and this one frees keeps its memory: it counts as `pending_bytes`, and
+ * serves no other request, until each importer has freed it, or ended. Its token is stale at once.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; as weir_pool_export; WEIR_ERROR_UNKNOWN_POINTER, WEIR_ERROR_INTERIOR_POINTER,
+ * WEIR_ERROR_DOUBLE_FREE and WEIR_ERROR_WRONG_POOL as weir_pool_free.
+ */
+weir_status weir_pool_export_pointer(weir_pool *pool,
+                                     void *ptr,
+                                     weir_ipc_token *token);
+
+/**
+ * Maps a block of another process into this one. `pool` is what weir_pool_import gave, `token` what
+ * weir_pool_export_pointer filled; `ptr` receives the block's address here, which differs. Only the pages that the
+ * block lies in are mapped; each call maps them anew. Readable and writable on the pool's device at once, without order
+ * to anything queued; see weir_pool_set_access for other devices.
+ *
+ * The block is the caller's until freed with weir_pool_free (or any of its kind) on this pool, in stream order: once the
+ * work queued on that stream by then is complete, and a later call of the pool has seen it (weir_pool_trim will do, a
+ * synchronize by weir's function, or weir_pool_free_synced at once), it is unmapped, and the exporter may reuse its
+ * memory if it has freed it, too. Destroying the pool waits for all work and does so for every block. Waits for the
+ * exporting process's answer, 20 s at most.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for bytes that are no token, or of another pool than
+ * the imported one; WEIR_ERROR_STALE if the block was freed, or the exporting pool or process has ended;
+ * WEIR_ERROR_NOT_SUPPORTED for a pool that is not imported; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; the pool errors.
+ */
+weir_status weir_pool_import_pointer(weir_pool *pool,
+                                     const weir_ipc_token *token,
+                                     void **ptr);
+
+/**
+ * Fills `token` with what another process needs to use an event of this one. For a device pool it is a CUevent or
+ * cudaEvent_t that was created for this: with CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING. For a host pool it is any
+ * host event; what was recorded before this call is not seen by others. The event stays the caller's; the token is good
+ * until it is destroyed.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; as weir_pool_export; WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_BACKEND for an event that
+ * was not created for this; WEIR_ERROR_DEVICE_LOST.
+ */
+weir_status weir_pool_export_event(weir_pool *pool,
+                                   weir_event event,
+                                   weir_ipc_token *token);
+
+/**
+ * Opens an event of another process. `pool` is what weir_pool_import gave, `token` what weir_pool_export_event filled.
+ * One process records it, any can wait for it and query it: for both directions use two. A record in one process is seen
+ * by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the caller's: a CUevent, ended by cuEventDestroy, or a
+ * host event, ended by weir_host_event_destroy. Waits for the exporting process's answer, 20 s at most.
+ *
+ * A host event is complete when all that was recorded with it is, and once the process that recorded it has ended; 256
+ * records may be in flight. That another process records it as well is WEIR_ERROR_BACKEND. The driver does not see that.
+ *
+ * Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for an event that was destroyed.
+ */
+weir_status weir_pool_import_event(weir_pool *pool,
+                                   const weir_ipc_token *token,
+                                   weir_event *event);
+
+/**
+ * Sends a file descriptor to another process through a connected Unix socket of the program's, of any type. Both stay the
+ * caller's. Waits until there is room in the socket. The other process calls weir_ipc_receive_descriptor, or takes the
+ * SCM_RIGHTS of a message with one byte.
+ *
+ * Works in a forked child, too.
+ *
+ * Errors: WEIR_ERROR_INVALID_ARGUMENT for a negative number; WEIR_ERROR_BACKEND with the system's error.
+ */
+weir_status weir_ipc_send_descriptor(int socket,
+                                     int descriptor);
+
+/**
+ * Receives a file descriptor that weir_ipc_send_descriptor sent; waits for it. The caller owns and closes it. It closes
+ * on exec. Works in a forked child, too.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a negative number; WEIR_ERROR_STALE if the other end
+ * was closed or sent something else; WEIR_ERROR_BACKEND with the system's error.
+ */
+weir_status weir_ipc_receive_descriptor(int socket,
+                                        int *descriptor);
 
 /**
  * For torch.cuda.memory.CUDAPluggableAllocator in a torch.cuda.MemPool: `bytes` of the current pool of `device` for use

@@ -23,6 +23,7 @@ Steps:
   device           the C tests on device memory
   teardown         programs that end badly, on device memory
   no_wait          every call beside a kernel of two seconds
+  share            blocks and events shared by two processes, also under compute-sanitizer
   stress           a million blocks, many threads and streams, patterns written and checked by kernels
   oom              another allocator holds nearly all of the card
   illegal          an illegal address, and what comes back
@@ -46,7 +47,7 @@ END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients kokkos)
+steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -162,9 +163,10 @@ build() {
 
 c_tests() { ctest --test-dir "$tests" --parallel "$jobs" --output-on-failure --no-tests=error "$@"; }
 
-device() { c_tests -R '\.device\.' -E '^teardown|sanitizer$'; }
+device() { c_tests -R '\.device\.' -E '^teardown|^share|sanitizer$'; }
+share() { c_tests -R '^share\.device'; }
 teardown() { c_tests -R '^teardown.*\.device' -E 'sanitizer$'; }
-memcheck() { c_tests -R 'device\.shared\.sanitizer$'; } # the static library is the same code
+memcheck() { c_tests -R 'device\.shared\.sanitizer$' -E '^share'; } # the static library is the same code
 
 # The last line but one of the programs says what they did.
 program() { "$gpu/gpu.$1" "${@:2}" | tee "$out/$1.said" && echo "note: $(tail -n 2 "$out/$1.said" | head -n 1)"; }
@@ -280,6 +282,7 @@ step build 200 build
 step device 120 device
 step teardown 120 teardown
 step no_wait 60 no_wait
+step share 120 share
 step stress 150 stress
 step oom 90 oom
 step illegal 60 illegal

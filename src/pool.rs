@@ -10,6 +10,8 @@ mod apart;
 mod batch;
 mod cached;
 mod capture;
+mod export;
+mod import;
 mod miss;
 mod order;
 mod pressure;
@@ -21,6 +23,7 @@ use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
+use crate::backend::import::Importer;
 use crate::backend::metered::Metered;
 use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
@@ -32,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use cached::ThreadCache;
+pub use import::refusal;
 pub use order::Mark;
 
 /// What `end` found still allocated.
@@ -93,6 +97,10 @@ pub struct Pool {
     grow: Ranked<Growth>,
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
+    /// Open once the pool has been exported.
+    door: Ranked<Option<export::Door>>,
+    /// Where the memory comes from, if another process has made it.
+    importer: Option<Arc<Importer>>,
     /// What the device has refused.
     pressure: pressure::Pressure,
     heap: Ranked<Heap>,
@@ -153,6 +161,8 @@ impl Pool {
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             pressure: pressure::Pressure::new(),
+            door: Ranked::new(Rank::Door, None),
+            importer: None,
             worker: (ahead != 0).then(ahead::Worker::new),
             apart: heap.apart,
             placed: heap.placed,
@@ -296,6 +306,9 @@ impl Pool {
 
     #[inline(always)]
     fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
+        if self.importer.is_some() && index != COMMON {
+            heap.want_event(index); // nobody may come later who needs one
+        }
         let due = heap.event_due(index);
         let over = heap.stats.reserved > heap.release_threshold;
         drop(heap);
@@ -389,6 +402,7 @@ impl Pool {
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
         self.hear_of_graphs();
+        self.look_about();
         let mut heap = self.books()?;
         let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();
@@ -458,6 +472,7 @@ impl Pool {
 
     /// The same, for an allocation: the pool may have come to rest before, or given back what it does not need.
     fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        self.check_allocates()?;
         let mut heap = self.books_for(stream)?;
         if heap.is_rest_due() {
             drop(heap);

@@ -219,6 +219,10 @@ typedef struct {
 } CUipcMemHandle;
 
 typedef struct {
+    char reserved[64];
+} CUipcEventHandle;
+
+typedef struct {
     unsigned char from_port;
     unsigned char to_port;
     unsigned char type;
@@ -317,6 +321,8 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
 CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);

@@ -274,7 +274,7 @@ fn arguments_are_checked() {
             ),
             (
                 weir_pool_options {
-                    ipc_handle_types: 1,
+                    ipc_handle_types: 8,
                     ..options()
                 },
                 WEIR_ERROR_NOT_SUPPORTED,

@@ -11,7 +11,7 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 11] = [
+const CHAPTERS: [&str; 12] = [
     "types",
     "status",
     "text",
@@ -22,6 +22,7 @@ const CHAPTERS: [&str; 11] = [
     "order",
     "capture",
     "host_streams",
+    "share",
     "frameworks",
 ];
 

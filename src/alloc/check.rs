@@ -18,6 +18,7 @@ impl Heap {
         self.validate_pages();
         self.validate_arenas();
         self.validate_directory();
+        self.validate_loans();
     }
 
     /// The directory has as live what the nodes and slabs have, and as kept what the caches have. No thread may be at

@@ -26,7 +26,7 @@ use super::windows::Windows;
 use crate::base::error::Error;
 use crate::base::units::{Addr, CaptureId, EventHandle, StreamId, Timeline};
 use crate::observe::stats::Stats;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -71,6 +71,12 @@ pub struct Heap {
     pub also_used: FxHashMap<u64, Users>,
     /// Freed blocks that further streams may still use.
     pub limbo: VecDeque<Limbo>,
+    /// The latest number under which a block was offered to other processes.
+    pub(super) offers: u64,
+    /// Blocks lent, each as often as it is.
+    pub(super) lent: u64,
+    /// Nodes of borrowed blocks that begin in the middle of the node's first grain.
+    pub(super) set_back: FxHashSet<u64>,
     /// Moments that users' events stand for.
     pub user_events: FxHashMap<EventHandle, Clock>,
     /// Counters.
@@ -120,6 +126,9 @@ impl Heap {
             spare_arena: None,
             also_used: FxHashMap::default(),
             limbo: VecDeque::new(),
+            offers: 0,
+            lent: 0,
+            set_back: FxHashSet::default(),
             user_events: FxHashMap::default(),
             stats: Stats::default(),
             reuse,
@@ -269,7 +278,7 @@ impl Heap {
             Kind::Live if exact && self.directory.state(at) == State::Kept => {
                 Err(Error::DoubleFree(Addr(at)))
             }
-            Kind::Live if exact => Ok(Block::Large(id)),
+            Kind::Live if exact || self.is_set_back(at, node.start) => Ok(Block::Large(id)),
             Kind::Live => Err(Error::InteriorPointer {
                 at: Addr(at),
                 block: Addr(node.start),
@@ -304,7 +313,7 @@ impl Heap {
         }
         for at in blocks.take(marked) {
             match self.space.find(at) {
-                Found::Start(id) if self.space.nodes[id].kind == Kind::Limbo => {
+                Found::Start(id) | Found::Inside(id) if self.space.nodes[id].kind == Kind::Limbo => {
                     self.mark(Block::Large(id), false)
                 }
                 Found::Start(id) | Found::Inside(id) => {

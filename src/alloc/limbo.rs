@@ -1,9 +1,10 @@
-//! Blocks that more streams use than the one that frees them. Once freed they are in *limbo*, neither live nor free,
-//! until all that work is complete.
+//! Blocks that more streams use than the one that frees them, or other processes. Once freed they are in *limbo*,
+//! neither live nor free, until all that work is complete and the last borrower has given them back.
 //!
 //! No lock of its own: the heap's.
 
 use super::heap::{Block, Heap};
+use super::lend::Loan;
 use super::node::Kind;
 use super::order::{COMMON, Clock};
 use super::space::Found;
@@ -15,6 +16,7 @@ pub struct Users {
     /// The part of a capture that it was handed out on.
     pub(super) born: Option<Timeline>,
     pub(super) streams: Vec<Timeline>,
+    pub(super) loan: Loan,
     /// Empty, with room for what its free will need.
     needs: Clock,
 }
@@ -26,6 +28,7 @@ pub struct Limbo {
     pub at: u64,
     /// Streams and numbers.
     pub needs: Clock,
+    pub(super) loan: Loan,
 }
 
 impl Heap {
@@ -70,7 +73,7 @@ impl Heap {
                 _ => users.streams.push(Timeline::of(here.stream)),
             }
         }
-        (users.born.is_some() || !users.streams.is_empty()).then_some(users)
+        (users.born.is_some() || !users.streams.is_empty() || users.loan.borrowers > 0).then_some(users)
     }
 
     /// A block freed while others use it waits for all of them. Events of streams can be recorded only in calls
@@ -79,6 +82,7 @@ impl Heap {
         let Users {
             born,
             streams,
+            loan,
             mut needs,
         } = users;
         let mut need = |heap: &mut Heap, user: u32| {
@@ -102,6 +106,7 @@ impl Heap {
         self.limbo.push_back(Limbo {
             at: self.block_start(block),
             needs,
+            loan,
         });
     }
 
@@ -110,11 +115,8 @@ impl Heap {
         let mut any = false;
         for _ in 0..self.limbo.len().min(256) {
             let held = self.limbo.pop_front().expect("an entry");
-            if !held
-                .needs
-                .iter()
-                .all(|&(stream, seq)| self.is_complete(stream, seq))
-            {
+            let complete = |&(stream, seq): &(u32, u64)| self.is_complete(stream, seq);
+            if held.loan.borrowers > 0 || !held.needs.iter().all(complete) {
                 self.limbo.push_back(held);
                 continue;
             }

@@ -20,6 +20,7 @@ pub mod gate;
 pub mod heap;
 pub mod join;
 pub mod leeway;
+pub mod lend;
 pub mod limbo;
 pub mod node;
 pub mod order;

@@ -107,7 +107,9 @@ impl Heap {
     /// A page whose mappings are all gone, or that came with its address, was released.
     pub fn released(&mut self, page: PageId) {
         if let Some(&mapping) = self.pages.page(page).mappings.first() {
-            self.space.remove_segment(self.pages.mapping(mapping).at);
+            let (at, bytes) = self.pages.span(mapping);
+            self.space.remove_segment(at);
+            self.set_back.retain(|start| !(at..at + bytes).contains(start));
             self.pages.remove_mapping(mapping);
         }
         let bytes = self.pages.remove(page).bytes;

@@ -29,11 +29,15 @@ pub enum Call {
     Synchronize,
     /// `Backend::synchronize_all`
     SynchronizeAll,
+    /// `Backend::export`
+    Export,
+    /// `Backend::import`
+    Import,
 }
 
 impl Call {
     /// Every kind, in order of declaration.
-    pub const ALL: [Call; 12] = [
+    pub const ALL: [Call; 14] = [
         Call::Reserve,
         Call::Unreserve,
         Call::Create,
@@ -46,6 +50,8 @@ impl Call {
         Call::Wait,
         Call::Synchronize,
         Call::SynchronizeAll,
+        Call::Export,
+        Call::Import,
     ];
 }
 

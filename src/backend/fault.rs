@@ -14,6 +14,7 @@ use super::process;
 use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -370,6 +371,19 @@ impl Backend for Faulty {
 
     fn pages_have_addresses(&self) -> bool {
         self.inner.pages_have_addresses()
+    }
+
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        self.call(Call::Export)?;
+        self.inner.export(page)
+    }
+
+    fn import(&self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
+        self.call(Call::Import)?;
+        let mut memory = lock(&self.memory);
+        let page = self.inner.import(file, bytes)?;
+        enter(memory.books.create(page, bytes));
+        Ok(page)
     }
 
     fn watches_blocks(&self) -> bool {

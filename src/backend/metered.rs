@@ -1,7 +1,8 @@
 //! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,6 +22,8 @@ pub struct Metered {
     pub unmaps: AtomicU64,
     /// `record`, `query`, `wait`, `synchronize` and `synchronize_all`.
     pub events: AtomicU64,
+    /// `export`.
+    pub exports: AtomicU64,
 }
 
 impl Metered {
@@ -35,6 +38,7 @@ impl Metered {
             maps: zero(),
             unmaps: zero(),
             events: zero(),
+            exports: zero(),
         }
     }
 
@@ -52,6 +56,7 @@ impl Metered {
             &self.maps,
             &self.unmaps,
             &self.events,
+            &self.exports,
         ]
         .iter()
         .map(|count| count.load(Relaxed))
@@ -156,6 +161,20 @@ impl Backend for Metered {
     }
     fn access(&self, device: i32) -> Result<Access, BackendError> {
         self.inner.access(device)
+    }
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        self.inner.device_number()
+    }
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        count(&self.exports);
+        self.inner.export(page)
+    }
+    fn export_event(&self, event: EventHandle) -> Result<(u64, [u64; 8]), BackendError> {
+        count(&self.events);
+        self.inner.export_event(event)
+    }
+    fn event_file(&self, event: EventHandle, number: u64) -> Result<Option<Option<OwnedFd>>, BackendError> {
+        self.inner.event_file(event, number)
     }
     fn watches_blocks(&self) -> bool {
         self.inner.watches_blocks()

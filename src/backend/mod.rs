@@ -1,12 +1,14 @@
 //! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `counting`
 //! without any memory, for benchmarks and model tests; `fault` decorates any backend so that chosen calls
-//! fail, `metered` so that they are counted, `nvtx` so that a tool hears of blocks. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
+//! fail, `metered` so that they are counted, `nvtx` so that a tool hears of blocks, `import` so that its memory is
+//! another process's, which `ipc` speaks with. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
 //!
 //! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
 //! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no
 //! lock that an allocation which hits could wait for.
 
-use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
+use std::os::fd::OwnedFd;
 use thiserror::Error;
 
 pub mod call;
@@ -15,6 +17,8 @@ pub mod cuda;
 pub mod fault;
 pub mod fence;
 pub mod host;
+pub mod import;
+pub mod ipc;
 pub mod ledger;
 pub mod metered;
 pub mod nvtx;
@@ -65,6 +69,10 @@ pub enum Access {
     Read,
     /// Read and write.
     ReadWrite,
+}
+
+fn unshared(name: &str) -> BackendError {
+    BackendError::NotSupported(format!("{name} memory is not made to be shared"))
 }
 
 /// What the pool asks of a device. Sizes are in bytes and multiples of [`Backend::granularity`].
@@ -191,6 +199,38 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
             "{} memory is no other device's to reach",
             self.name()
         )))
+    }
+
+    /// The device's number, by which processes tell devices apart.
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        Ok([0; 2])
+    }
+
+    /// A descriptor of a page, by which another process can `import` it. Pre: the page was created for that.
+    fn export(&self, _page: PageHandle) -> Result<OwnedFd, BackendError> {
+        Err(unshared(self.name()))
+    }
+
+    /// The page behind a descriptor that another process exported; `release` ends this process's part in it. The
+    /// memory itself lives until every process has released it.
+    fn import(&self, _file: OwnedFd, _bytes: u64) -> Result<PageHandle, BackendError> {
+        Err(unshared(self.name()))
+    }
+
+    /// Offers an event of the program's to other processes: the number under which it is found, and what the driver wants
+    /// to know there.
+    fn export_event(&self, _event: EventHandle) -> Result<(u64, [u64; 8]), BackendError> {
+        Err(unshared(self.name()))
+    }
+
+    /// The descriptor that an importer of such an event needs, if it needs one. The outer None: the event is gone.
+    fn event_file(&self, _event: EventHandle, _number: u64) -> Result<Option<Option<OwnedFd>>, BackendError> {
+        Err(unshared(self.name()))
+    }
+
+    /// Another process's event, as one of the program's.
+    fn import_event(&self, _file: Option<OwnedFd>, _driver: [u64; 8]) -> Result<EventHandle, BackendError> {
+        Err(unshared(self.name()))
     }
 
     /// Does somebody watch the blocks (`block_allocated`, `block_freed`)? Does not change.

@@ -146,6 +146,9 @@ pub enum Error {
     /// Refused because a stream is being captured into a graph, or a wrong use of a capture.
     #[error("{0}")]
     Capture(String),
+    /// What another process exported is gone.
+    #[error("{0}")]
+    Stale(String),
     /// Called in a forked child.
     #[error("this pool belongs to the parent process; a forked child must create its own after exec")]
     Forked,

@@ -7,6 +7,7 @@
 //! | 2 | `Heap` | the books of one pool; nanoseconds, never a backend call |
 //! | 3 | `Stale` | the list of events to forget |
 //! | 4 | `Desk` | what a pool's worker is to do; a few instructions, or its start |
+//! | 5 | `Door` | whether a pool exports, and what its porter has seen; a few instructions, or its start |
 //!
 //! They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
 //! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
@@ -28,6 +29,8 @@ pub enum Rank {
     Stale = 3,
     /// What a pool's worker is to do.
     Desk = 4,
+    /// Whether a pool exports.
+    Door = 5,
 }
 
 thread_local! {

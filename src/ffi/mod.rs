@@ -17,6 +17,7 @@ pub mod host_streams;
 pub mod options;
 pub mod order;
 pub mod pool;
+pub mod share;
 pub mod stats;
 pub mod status;
 pub mod text;

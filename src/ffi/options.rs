@@ -35,8 +35,9 @@ pub struct weir_pool_options {
     pub reuse_allow_opportunistic: i32,
     /// 0 or 1: the pool may make the asking stream wait for the freeing one. Default: 1.
     pub reuse_allow_internal_dependencies: i32,
-    /// How other processes will get at device memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1) and
-    /// CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Must be 0 for host memory. Default: 0.
+    /// How other processes will get at the memory: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (1), which weir_pool_export
+    /// needs, and for device memory CU_MEM_HANDLE_TYPE_FABRIC (8), or 0 if they will not. Host memory that is shared has a
+    /// file descriptor for each page. Must be 0 for pinned memory. Default: 0.
     pub ipc_handle_types: u32,
     /// A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
     /// times the peak in use. Default: 0.025.
@@ -162,9 +163,15 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             .into_owned()
     };
     let memory = memory(given.memory)?;
-    if given.ipc_handle_types != 0 && memory != MemoryKind::Device {
+    let shares = match memory {
+        MemoryKind::Device => u32::MAX, // the device knows
+        MemoryKind::Host => 1,
+        MemoryKind::Pinned => 0,
+    };
+    if given.ipc_handle_types & !shares != 0 {
         return Err(Error::NotSupported(format!(
-            "ipc_handle_types is {:#x}, but only device memory can be shared by handles; pass 0",
+            "ipc_handle_types is {:#x}, but pinned memory cannot be shared by handles, and host memory by file descriptors \
+             alone; pass 0, or 1 for host memory",
             given.ipc_handle_types
         )));
     }
@@ -365,7 +372,7 @@ mod tests {
             ..given()
         });
         refused(weir_pool_options {
-            ipc_handle_types: 1,
+            ipc_handle_types: 8,
             ..given()
         });
     }

@@ -468,7 +468,8 @@ pub unsafe extern "C" fn weir_pool_warmup(
     })
 }
 
-/// Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back.
+/// Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back. What
+/// another process has imported is not free (weir_pool_export_pointer).
 /// Waits for no work, except that WEIR_DEVICE_MEMORY_PLAIN is memory that the driver may take back only when running
 /// kernels, whosever they are, have ended.
 ///

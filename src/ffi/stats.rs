@@ -103,7 +103,8 @@ impl weir_pool_stats {
 }
 
 /// Writes the counters of this moment to `stats`, whose struct_size the caller has set to
-/// sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks.
+/// sizeof(weir_pool_stats). Cheap enough to call often; it takes the pool's locks. Where blocks are lent to other
+/// processes it first has the pool's thread for these take back what they have freed.
 ///
 /// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE.
 #[unsafe(no_mangle)]

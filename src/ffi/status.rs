@@ -59,6 +59,8 @@ pub enum weir_status {
     WEIR_ERROR_INTERNAL = 24,
     /// Refused because a stream is being captured into a graph, or a wrong use of a capture.
     WEIR_ERROR_CAPTURE = 25,
+    /// What another process exported is gone: the block was freed, the event destroyed, the pool or its process ended.
+    WEIR_ERROR_STALE = 26,
 }
 
 use weir_status::*;
@@ -91,12 +93,13 @@ impl weir_status {
             Error::LiveBlocks(_) => WEIR_ERROR_LIVE_BLOCKS,
             Error::Internal(_) => WEIR_ERROR_INTERNAL,
             Error::Capture(_) => WEIR_ERROR_CAPTURE,
+            Error::Stale(_) => WEIR_ERROR_STALE,
         }
     }
 }
 
 /// Every name at the place of its number.
-pub(super) const NAMES: [&std::ffi::CStr; 26] = [
+pub(super) const NAMES: [&std::ffi::CStr; 27] = [
     c"WEIR_OK",
     c"WEIR_ERROR_INVALID_ARGUMENT",
     c"WEIR_ERROR_NULL_POINTER",
@@ -123,6 +126,7 @@ pub(super) const NAMES: [&std::ffi::CStr; 26] = [
     c"WEIR_ERROR_NOT_READY",
     c"WEIR_ERROR_INTERNAL",
     c"WEIR_ERROR_CAPTURE",
+    c"WEIR_ERROR_STALE",
 ];
 
 #[cfg(test)]
@@ -132,7 +136,7 @@ mod tests {
     use crate::base::units::{Addr, StreamHandle};
 
     /// Published numbers. A line here may be added, never changed.
-    const FROZEN: [(weir_status, i32); 26] = [
+    const FROZEN: [(weir_status, i32); 27] = [
         (WEIR_OK, 0),
         (WEIR_ERROR_INVALID_ARGUMENT, 1),
         (WEIR_ERROR_NULL_POINTER, 2),
@@ -159,6 +163,7 @@ mod tests {
         (WEIR_ERROR_NOT_READY, 23),
         (WEIR_ERROR_INTERNAL, 24),
         (WEIR_ERROR_CAPTURE, 25),
+        (WEIR_ERROR_STALE, 26),
     ];
 
     #[test]
@@ -218,6 +223,7 @@ mod tests {
             Error::LiveBlocks(text()),
             Error::Internal(text()),
             Error::Capture(text()),
+            Error::Stale(text()),
         ];
         for error in errors {
             let variant = format!("{error:?}");

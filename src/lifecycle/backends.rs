@@ -9,6 +9,7 @@ use std::sync::Arc;
 /// A backend for a new pool.
 pub fn create(config: &Config) -> Result<Arc<dyn Backend>, Error> {
     match config.memory {
+        MemoryKind::Host if config.ipc_handle_types != 0 => Ok(host::HostBackend::shared().map_err(error)?),
         MemoryKind::Host => Ok(host::HostBackend::new().map_err(error)?),
         MemoryKind::Device => device(config),
         MemoryKind::Pinned => Err(Error::NotSupported(

@@ -12,7 +12,7 @@
 
 use super::registry::{self, Ending, POOLS};
 use super::{backends, defaults, order, threads};
-use crate::backend::process;
+use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, Human};
 use crate::config::{Config, MemoryKind};
@@ -56,7 +56,7 @@ pub fn prepare_devices() -> Result<(), Error> {
 
 /// To be called once a pool that will have a worker has its backend: begins to watch for the moment just before that
 /// goes.
-fn prepare_workers() -> Result<(), Error> {
+pub fn prepare_workers() -> Result<(), Error> {
     static PREPARED: OnceLock<Result<(), Error>> = OnceLock::new();
     let prepared = || process::at_exit(on_exit_of_workers).map_err(backends::error);
     PREPARED.get_or_init(prepared).clone()
@@ -110,12 +110,20 @@ fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
 
 /// Creates a pool and gives it a handle with one reference.
 pub fn create(config: Config) -> Result<usize, Error> {
+    install(config, Pool::new)
+}
+
+/// The same for a pool that is made otherwise.
+pub fn install(
+    config: Config,
+    make: impl FnOnce(Config, Arc<dyn Backend>) -> Result<Pool, Error>,
+) -> Result<usize, Error> {
     prepare()?;
     let backend = backends::create(&config)?;
     if config.growth_ahead != 0 {
         prepare_workers()?;
     }
-    let pool = Arc::new(Pool::new(config, backend)?);
+    let pool = Arc::new(make(config, backend)?);
     pool.employ();
     let handle = POOLS.insert(pool.clone()).ok_or_else(|| {
         pool.end();

@@ -15,4 +15,5 @@ pub mod end;
 pub mod environment;
 pub mod order;
 pub mod registry;
+pub mod share;
 pub mod threads;

@@ -104,7 +104,7 @@ fn event_error(event: EventHandle) -> impl Fn(BackendError) -> Error {
     }
 }
 
-fn known_event(event: EventHandle) -> Result<(), Error> {
+pub(super) fn known_event(event: EventHandle) -> Result<(), Error> {
     if host::events::is_event(event) {
         return Ok(());
     }

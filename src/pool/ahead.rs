@@ -119,10 +119,14 @@ impl Pool {
         }
     }
 
-    /// Ends the worker for good, and waits for it, as long as a page takes at most. Not in a forked child, where there
-    /// is none.
+    /// Ends the worker and the porter for good, and waits for them, as long as a page takes at most. Not in a forked
+    /// child, where there are none.
     pub fn dismiss(&self) {
-        let Some(worker) = self.worker.as_ref().filter(|_| !process::forked()) else {
+        if process::forked() {
+            return;
+        }
+        self.shut_door();
+        let Some(worker) = self.worker.as_ref() else {
             return;
         };
         let mut desk = worker.bell.desk.lock();

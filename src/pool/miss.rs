@@ -53,6 +53,7 @@ impl Pool {
         let mut said = String::new();
         let mut ask = self.config.on_oom.as_ref();
         loop {
+            self.catch_up();
             let mut grow = self.lock_to_grow();
             let made = grow.made;
             self.hear_of_graphs();

@@ -22,6 +22,7 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        self.look_about();
         let _grow = self.grow.lock();
         self.hear_of_graphs();
         self.cover(None);
@@ -42,6 +43,7 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        self.look_about();
         let _grow = self.grow.lock();
         self.hear_of_graphs();
         self.books()?.forget_need();

@@ -99,6 +99,8 @@ enum call_traits {
     X(cuEventCreate, cuEventCreate, 2000, IN_FLIGHT)                                                                  \
     X(cuEventDestroy_v2, cuEventDestroy, 4000, GIVES_BACK)                                                            \
     X(cuEventRecord, cuEventRecord, 2000, 0)                                                                          \
+    X(cuIpcGetEventHandle, cuIpcGetEventHandle, 4010, IN_FLIGHT)                                                      \
+    X(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, IN_FLIGHT)                                                    \
     X(cuEventQuery, cuEventQuery, 2000, 0)                                                                            \
     X(cuEventSynchronize, cuEventSynchronize, 2000, 0)                                                                \
     X(cuEventElapsedTime, cuEventElapsedTime, 2000, 0)                                                                \

@@ -1,5 +1,7 @@
 #include "events.h"
 
+#include <unistd.h>
+
 #include "calls.h"
 #include "captures.h"
 
@@ -18,11 +20,11 @@ void event_clear(struct event *event) {
 
 static void event_free(struct event *event) {
     event_clear(event);
+    ipc_event_release(event->ipc);
     free(event);
 }
 
-/* The event of a handle, which has to be one. */
-static CUresult event_named(CUevent handle, struct event **event) {
+CUresult event_named(CUevent handle, struct event **event) {
     if (handle == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -33,16 +35,29 @@ static CUresult event_named(CUevent handle, struct event **event) {
     return (*event)->context->device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
+struct event *event_new(struct context *context, unsigned flags) {
+    struct event *event = must_alloc(sizeof *event);
+    event->context = context;
+    event->flags = flags;
+    event->handle = handle_new(&events, event);
+    return event;
+}
+
+/* Is all that was recorded done? */
+static bool is_past(const struct event *event) {
+    return event->opened ? ipc_event_is_done(event->ipc, ipc_event_recorded(event->ipc)) : point_past(&event->point);
+}
+
 CUresult cuEventCreate(CUevent *out, unsigned int flags) {
     ENTER(cuEventCreate);
     struct context *context;
     REQUIRE(out != NULL && flags <= 7, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_VALUE);
     TRY(context_current(&context));
-    struct event *event = must_alloc(sizeof *event);
-    event->context = context;
-    event->flags = flags;
-    event->handle = handle_new(&events, event);
+    struct event *event = event_new(context, flags);
+    if (flags & CU_EVENT_INTERPROCESS) {
+        event->ipc = ipc_event_new();
+    }
     *out = event->handle;
     LEAVE(CUDA_SUCCESS);
 }
@@ -77,6 +92,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
     event_clear(event);
     struct work *work = work_new();
     work->stamp = event->stamp = stamp;
+    if (event->ipc != NULL) {
+        work->tells = ipc_event_share(event->ipc);
+        work->told = ipc_event_record(event->ipc);
+    }
     stream_queue(stream, work);
     event->point = point_of(stream);
     event->clock = clock_copy(&stream->clock);
@@ -101,8 +120,10 @@ CUresult cuEventQuery(CUevent handle) {
     TRY(event_named(handle, &event));
     TRY(refuse_captured(event));
     TRY(captures_refuse_unsafe());
-    REQUIRE(point_past(&event->point), CUDA_ERROR_NOT_READY);
-    clock_observe(&event->clock, event->point.stream, event->point.sequence);
+    REQUIRE(is_past(event), CUDA_ERROR_NOT_READY);
+    if (!event->opened) {
+        clock_observe(&event->clock, event->point.stream, event->point.sequence);
+    }
     LEAVE(CUDA_SUCCESS);
 }
 
@@ -114,6 +135,17 @@ CUresult cuEventSynchronize(CUevent handle) {
     TRY(captures_refuse_unsafe());
     /* The event may be recorded again, or go, while this waits. */
     const struct device *device = event->context->device;
+    if (event->opened) {
+        struct ipc_event *ipc = ipc_event_share(event->ipc);
+        uint64_t number = ipc_event_recorded(ipc);
+        while (!ipc_event_is_done(ipc, number)) {
+            books_unlock();
+            usleep(200);
+            books_lock();
+        }
+        ipc_event_release(ipc);
+        LEAVE(device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+    }
     struct point point = point_copy(&event->point);
     struct clock clock = clock_copy(&event->clock);
     point_wait(&point);
@@ -171,6 +203,14 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     bool done = false;
     TRY(capture_wait(stream, event, &done));
     REQUIRE(!done, CUDA_SUCCESS);
+    if (event->opened) {
+        REQUIRE(!is_past(event), CUDA_SUCCESS);
+        struct work *work = work_new();
+        work->awaits = ipc_event_share(event->ipc);
+        work->awaited = ipc_event_recorded(event->ipc);
+        stream_queue(stream, work);
+        LEAVE(CUDA_SUCCESS);
+    }
     clock_add(&stream->clock, &event->point);
     clock_merge(&stream->clock, &event->clock);
     REQUIRE(!point_past(&event->point), CUDA_SUCCESS);

@@ -2,6 +2,7 @@
 #ifndef STANDIN_EVENTS_H
 #define STANDIN_EVENTS_H
 
+#include "ipc_events.h"
 #include "streams.h"
 
 #pragma GCC visibility push(hidden)
@@ -17,6 +18,9 @@ struct event {
     struct clock clock;  /* what came before that */
     struct stamp *stamp; /* when it was done; NULL: never recorded, or not timed */
 
+    struct ipc_event *ipc; /* what other processes see; NULL: they do not */
+    bool opened;           /* by its handle, from another process */
+
     uint64_t capture; /* id, if the last record was captured */
     struct node **nodes;
     size_t node_count;
@@ -24,6 +28,10 @@ struct event {
 
 extern struct handles events;
 
+/* A new event of a context, with a handle. */
+struct event *event_new(struct context *context, unsigned flags);
+/* The event of a handle, which has to be one. */
+CUresult event_named(CUevent handle, struct event **event);
 /* Forgets what the event was recorded on. */
 void event_clear(struct event *event);
 void events_drop(struct context *context);

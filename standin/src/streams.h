@@ -23,6 +23,8 @@ struct stamp {
     uint64_t nanoseconds;
 };
 
+struct ipc_event;
+
 struct work {
     struct work *next;
     uint64_t sequence;
@@ -32,6 +34,10 @@ struct work {
     size_t wait_count;
     struct clock before; /* of work that the host may learn of by itself: what it then has seen, too */
     struct stamp *stamp; /* or NULL */
+    struct ipc_event *tells; /* the event whose record `told` this is; or NULL */
+    uint64_t told;
+    struct ipc_event *awaits; /* the event whose record `awaited` comes before this; or NULL */
+    uint64_t awaited;
 };
 
 enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_OF_THREAD };

@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "graphs.h"
+#include "ipc_events.h"
 
 static bool abandoned;
 
@@ -22,6 +24,8 @@ void work_end(struct work *work) {
     free(work->waits);
     clock_end(&work->before);
     stamp_release(work->stamp);
+    ipc_event_release(work->tells);
+    ipc_event_release(work->awaits);
     if (work->exec != NULL) {
         exec_release(work->exec);
     }
@@ -40,12 +44,24 @@ void work_observe(struct stream *stream, const struct work *work, enum tidings t
     }
 }
 
+/* Other processes do not wake anybody here. */
+static void wait_for_process(const struct work *work) {
+    while (!abandoned && !ipc_event_is_done(work->awaits, work->awaited)) {
+        books_unlock();
+        usleep(200);
+        books_lock();
+    }
+}
+
 static bool is_off(const struct stream *stream) { return abandoned || stream->device->lost; }
 
 /* The work stays first in the queue while it is done: whoever takes memory away meanwhile finds it there. */
 static void perform(struct stream *stream, struct work *work) {
     for (size_t i = 0; i < work->wait_count; i++) {
         wait_for(&work->waits[i]);
+    }
+    if (work->awaits != NULL) {
+        wait_for_process(work);
     }
     if (!is_off(stream) && work->exec != NULL) {
         exec_run(work->exec, stream, work);
@@ -61,6 +77,9 @@ static void perform(struct stream *stream, struct work *work) {
     if (work->stamp != NULL) {
         work->stamp->done = true;
         work->stamp->nanoseconds = now();
+    }
+    if (work->tells != NULL) {
+        ipc_event_done(work->tells, work->told);
     }
 }
 

@@ -18,13 +18,14 @@ mod graphs;
 pub mod hooks;
 mod later;
 mod memory;
+mod share;
 mod streams;
 mod symbols;
 
 pub use driver::{Driver, open};
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, Timeline};
+use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, Timeline};
 use context::{Context, RawEvent, relax};
 use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
 use cuda_driver_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult};
@@ -32,6 +33,7 @@ use graphs::Gone;
 use later::AllocationProp;
 use memory::Memory;
 use std::ffi::{c_int, c_uint};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use streams::Streams;
@@ -475,6 +477,31 @@ impl Backend for CudaBackend {
 
     fn graphs_gone(&self, each: &mut dyn FnMut(CaptureId)) {
         self.gone.take(each);
+    }
+
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        driver::still_usable()?;
+        self.driver.number(self.driver.device(self.device)?)
+    }
+
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        share::export_page(&*self.may_ask()?, page.0)
+    }
+
+    fn import(&self, file: OwnedFd, _bytes: u64) -> Result<PageHandle, BackendError> {
+        share::import_page(&*self.may_grow()?, &file).map(PageHandle)
+    }
+
+    fn export_event(&self, event: EventHandle) -> Result<(u64, [u64; 8]), BackendError> {
+        share::export_event(&*self.may_ask()?, event).map(|words| (1, words))
+    }
+
+    fn event_file(&self, _event: EventHandle, _number: u64) -> Result<Option<Option<OwnedFd>>, BackendError> {
+        Ok(Some(None)) // the driver's handle says it all
+    }
+
+    fn import_event(&self, _file: Option<OwnedFd>, driver: [u64; 8]) -> Result<EventHandle, BackendError> {
+        share::import_event(&*self.may_ask()?, driver)
     }
 
     fn close(&self) {

@@ -7,7 +7,7 @@
 
 use super::later::{AllocationProp, UserObject};
 use cuda_driver_sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUmemAccessDesc,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUipcEventHandle, CUmemAccessDesc,
     CUmemGenericAllocationHandle, CUstream,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -119,6 +119,11 @@ symbols! {
         thread_exchange_capture_mode "cuThreadExchangeStreamCaptureMode"
             [(10010, "cuThreadExchangeStreamCaptureMode")] (*mut c_uint);
         stream_get_id "cuStreamGetId" [(12000, "cuStreamGetId")] (CUstream, *mut c_ulonglong);
+        device_get_uuid "cuDeviceGetUuid" [(11040, "cuDeviceGetUuid_v2"), (9020, "cuDeviceGetUuid")]
+            (*mut c_char, CUdevice);
+        ipc_get_event_handle "cuIpcGetEventHandle" [(4010, "cuIpcGetEventHandle")] (*mut CUipcEventHandle, CUevent);
+        ipc_open_event_handle "cuIpcOpenEventHandle" [(4010, "cuIpcOpenEventHandle")]
+            (*mut CUevent, CUipcEventHandle);
         ctx_get_id "cuCtxGetId" [(12000, "cuCtxGetId")] (CUcontext, *mut c_ulonglong);
     }
     mapping {
@@ -135,5 +140,9 @@ symbols! {
             (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
         granularity "cuMemGetAllocationGranularity" [(10020, "cuMemGetAllocationGranularity")]
             (*mut usize, *const AllocationProp, c_uint);
+        export "cuMemExportToShareableHandle" [(10020, "cuMemExportToShareableHandle")]
+            (*mut c_void, CUmemGenericAllocationHandle, c_uint, c_ulonglong);
+        import "cuMemImportFromShareableHandle" [(10020, "cuMemImportFromShareableHandle")]
+            (*mut CUmemGenericAllocationHandle, *mut c_void, c_uint);
     }
 }

@@ -2,30 +2,60 @@
 //! last; a wait looks at it when it is called, so recording again does not change earlier waits; an event
 //! never recorded is complete; destroying one cancels nothing.
 //!
+//! An event that is offered to other processes, or comes from one, has a `board` that they share; from then on
+//! what is recorded is told there.
+//!
 //! A handle that is no live host stream's is a stream with nothing in flight: recording on it makes the
 //! event complete, and since it has no queue that could be held back, `stream_wait` blocks the caller.
 //!
 //! Locks: `EVENTS`, held for one look into the table; never while waiting.
 
+use super::board::Board;
 use super::stream::Point;
 use super::{gate, lock, order, slots::Slots, streams};
 use crate::backend::BackendError;
 use crate::base::units::{EventHandle, StreamHandle};
-use std::sync::Mutex;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const TAG: usize = 0x0057_4556_5400_0000;
 
-static EVENTS: Mutex<Slots<Option<Point>>> = Mutex::new(Slots::new(TAG));
+#[derive(Debug, Default)]
+struct Entry {
+    point: Option<Point>,
+    board: Option<Arc<Board>>,
+    /// The number under which it is offered to other processes, which no other event ever has; 0: it is not.
+    offer: u64,
+}
+
+static EVENTS: Mutex<Slots<Entry>> = Mutex::new(Slots::new(TAG));
+static OFFERS: AtomicU64 = AtomicU64::new(0);
+
+/// Work to wait for.
+enum Pending {
+    Here(Point),
+    Somewhere(Arc<Board>, u64),
+}
 
 fn unknown(event: EventHandle) -> BackendError {
     BackendError::Other(format!("{event:?} is not a live host event"))
 }
 
 /// What is left to wait for.
-fn pending(event: EventHandle) -> Result<Option<Point>, BackendError> {
+fn pending(event: EventHandle) -> Result<Option<Pending>, BackendError> {
     gate::for_program()?;
-    let point = lock(&EVENTS).get(event.0).ok_or_else(|| unknown(event))?.clone();
-    Ok(point.filter(|point| !point.reached()))
+    let events = lock(&EVENTS);
+    let entry = events.get(event.0).ok_or_else(|| unknown(event))?;
+    let (point, board) = (entry.point.clone(), entry.board.clone());
+    drop(events);
+    let told = board.map(|board| (board.recorded(), board));
+    Ok(match told {
+        Some((number @ 1.., board)) => {
+            (!board.is_complete(number)).then_some(Pending::Somewhere(board, number))
+        }
+        _ => point.filter(|point| !point.reached()).map(Pending::Here),
+    })
 }
 
 /// Is this the handle of a live host event? False in a forked child.
@@ -33,13 +63,17 @@ pub fn is_event(event: EventHandle) -> bool {
     gate::usable() && lock(&EVENTS).get(event.0).is_some()
 }
 
-/// A new event, complete until it is recorded.
-pub fn create() -> Result<EventHandle, BackendError> {
+fn add(entry: Entry) -> Result<EventHandle, BackendError> {
     gate::first_use()?;
-    let handle = lock(&EVENTS).insert(None);
+    let handle = lock(&EVENTS).insert(entry);
     handle
         .map(EventHandle)
         .ok_or_else(|| BackendError::OutOfMemory("2^24 host events exist; destroy some".into()))
+}
+
+/// A new event, complete until it is recorded.
+pub fn create() -> Result<EventHandle, BackendError> {
+    add(Entry::default())
 }
 
 /// Destroys an event. What waits for it goes on waiting for what was recorded.
@@ -52,12 +86,20 @@ pub fn destroy(event: EventHandle) -> Result<(), BackendError> {
 /// Records: the event now stands for all work queued on `stream` so far.
 pub fn record(event: EventHandle, stream: StreamHandle) -> Result<(), BackendError> {
     gate::for_program()?;
-    let point = streams::find(stream).map(|stream| stream.point());
+    let target = streams::find(stream);
+    let point = target.as_ref().map(|stream| stream.point());
     let mut events = lock(&EVENTS);
-    let place = events.get_mut(event.0).ok_or_else(|| unknown(event))?;
-    let old = std::mem::replace(place, point);
+    let entry = events.get_mut(event.0).ok_or_else(|| unknown(event))?;
+    let board = entry.board.clone();
+    let old = std::mem::replace(&mut entry.point, point);
     drop(events);
     drop(old);
+    let Some(board) = board else { return Ok(()) };
+    let number = board.record()?;
+    let told = board.clone();
+    if !target.is_some_and(|stream| stream.run(Box::new(move || told.done(number)))) {
+        board.done(number);
+    }
     Ok(())
 }
 
@@ -68,12 +110,65 @@ pub fn query(event: EventHandle) -> Result<bool, BackendError> {
 
 /// Blocks until the work that was recorded is complete. An error on the worker that is to do that work.
 pub fn synchronize(event: EventHandle) -> Result<(), BackendError> {
-    pending(event)?.map_or(Ok(()), |point| point.wait())
+    match pending(event)? {
+        None => Ok(()),
+        Some(Pending::Here(point)) => point.wait(),
+        Some(Pending::Somewhere(board, number)) => {
+            board.wait(number);
+            Ok(())
+        }
+    }
 }
 
 /// Has `stream` wait, before any work queued on it later, for the work recorded so far.
 pub fn stream_wait(stream: StreamHandle, event: EventHandle) -> Result<(), BackendError> {
-    pending(event)?.map_or(Ok(()), |point| order(stream, point))
+    match pending(event)? {
+        None => Ok(()),
+        Some(Pending::Here(point)) => order(stream, point),
+        Some(Pending::Somewhere(board, number)) => {
+            let waiting = board.clone();
+            match streams::find(stream) {
+                None => board.wait(number),
+                Some(target) if target.run(Box::new(move || waiting.wait(number))) => {}
+                Some(_) => {
+                    return Err(BackendError::InvalidStream(format!(
+                        "{stream} was destroyed during the call"
+                    )));
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Offers an event to other processes, under the same number each time.
+pub(super) fn offer(event: EventHandle) -> Result<u64, BackendError> {
+    gate::for_program()?;
+    let mut events = lock(&EVENTS);
+    let entry = events.get_mut(event.0).ok_or_else(|| unknown(event))?;
+    if entry.board.is_none() {
+        entry.board = Some(Arc::new(Board::new()?));
+    }
+    if entry.offer == 0 {
+        entry.offer = OFFERS.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+    Ok(entry.offer)
+}
+
+/// A descriptor of an event that was offered under a number. None: it is no more.
+pub(super) fn file(event: EventHandle, number: u64) -> Result<Option<OwnedFd>, BackendError> {
+    let events = lock(&EVENTS);
+    let entry = events.get(event.0).filter(|entry| entry.offer == number);
+    let board = entry.and_then(|entry| entry.board.as_ref());
+    board.map(|board| board.file()).transpose()
+}
+
+/// An event of another process.
+pub(super) fn adopt(file: OwnedFd) -> Result<EventHandle, BackendError> {
+    add(Entry {
+        board: Some(Arc::new(Board::open(file)?)),
+        ..Entry::default()
+    })
 }
 
 /// Destroys every event and frees the table.

@@ -1,62 +1,47 @@
-//! The memory of one host backend: a file that exists in memory only, parts of which (the pages) are mapped
-//! wherever the pool wants them.
+//! The memory of one host backend: pages in memory files (`store`), which are mapped wherever the pool wants them.
 //!
 //! Invariants:
-//! - a page's handle is its offset in the file; offsets only grow and are never used twice, so a page
-//!   begins as zeros, and `next` ≤ `length`;
-//! - what lies outside a page that exists is a hole: the file's blocks are those of touched pages;
 //! - `raw` has one entry a reservation, the range that the kernel gave, of which it is the aligned part;
 //! - the books (`Ledger`) change after the system call succeeded, under the owner's lock, so a failed
 //!   call has changed nothing.
 //!
 //! Locks: none; `HostBackend` keeps it under its own.
 
+use super::store::Store;
 use super::{budget, gate, os};
 use crate::backend::BackendError;
 use crate::backend::ledger::Ledger;
 use crate::base::units::{Addr, PageHandle};
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
 
 /// The size of a huge page on x86-64 and aarch64, and the granularity of GPUs.
 pub(super) const GRANULARITY: u64 = 2 << 20;
-/// The file grows by this much at a time: addresses in a sparse file cost nothing.
-const GROWTH: u64 = 64 << 30;
-/// The largest offset that the kernel's file interface can express, rounded down.
-const END: u64 = (i64::MAX as u64) - (GROWTH - 1);
 
 #[derive(Debug)]
 pub(super) struct Memory {
-    file: ManuallyDrop<File>,
-    length: u64,
-    next: u64,
+    store: ManuallyDrop<Store>,
     raw: FxHashMap<Addr, (u64, u64)>,
     books: Ledger,
 }
 
 impl Memory {
-    pub(super) fn new() -> Result<Memory, BackendError> {
-        Ok(Memory {
-            file: ManuallyDrop::new(os::memory_file()?),
-            length: 0,
-            next: GRANULARITY,
+    pub(super) fn new(store: Store) -> Memory {
+        Memory {
+            store: ManuallyDrop::new(store),
             raw: FxHashMap::default(),
             books: Ledger::new(GRANULARITY),
-        })
+        }
     }
 
     pub(super) fn mappings(&self) -> u64 {
         self.books.mappings()
     }
 
-    /// Bytes of memory that the file really has.
+    /// Bytes of memory that the pages really have.
     pub(super) fn resident(&self) -> Result<u64, BackendError> {
-        match self.file.metadata() {
-            Ok(data) => Ok(data.blocks() * 512),
-            Err(error) => Err(BackendError::Other(format!("fstat of the memory file: {error}"))),
-        }
+        self.store.resident()
     }
 
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<Addr, BackendError> {
@@ -90,35 +75,38 @@ impl Memory {
         self.books
             .can_size("create", bytes)
             .map_err(BackendError::Other)?;
-        let end = self.next.checked_add(bytes).filter(|&end| end <= END);
-        let Some(end) = end else {
-            return Err(BackendError::OutOfMemory(format!(
-                "create of {bytes} B: the memory file is at offset {} and ends at {END}",
-                self.next
-            )));
-        };
-        if end > self.length {
-            let length = end.next_multiple_of(GROWTH);
-            os::grow(&self.file, length)?;
-            self.length = length;
-        }
-        let page = PageHandle(self.next);
+        let page = self.store.create(bytes)?;
         self.books.create(page, bytes).map_err(BackendError::Other)?;
-        self.next = end;
+        Ok(page)
+    }
+
+    pub(super) fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        self.store.export(page)
+    }
+
+    pub(super) fn import(&mut self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
+        self.books
+            .can_size("import", bytes)
+            .map_err(BackendError::Other)?;
+        let page = self.store.import(file, bytes)?;
+        self.books.create(page, bytes).map_err(BackendError::Other)?;
         Ok(page)
     }
 
     pub(super) fn release(&mut self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
         self.books.can_release(page, bytes).map_err(BackendError::Other)?;
-        os::punch(&self.file, page.0, bytes)?;
+        self.store.release(page, bytes)?;
         self.books.release(page, bytes).map_err(BackendError::Other)
     }
 
     pub(super) fn map(&mut self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
         self.books.can_map(at, page, bytes).map_err(BackendError::Other)?;
         budget::take()?;
-        // SAFETY: the books say that the addresses are reserved and that nothing is mapped there.
-        let done = unsafe { os::map(at.0, bytes, &self.file, page.0) };
+        let map = |(file, offset)| {
+            // SAFETY: the books say that the addresses are reserved and that nothing is mapped there.
+            unsafe { os::map(at.0, bytes, file, offset) }
+        };
+        let done = self.store.place(page).and_then(map);
         if let Err(error) = done {
             budget::give_back(1);
             return Err(error);
@@ -151,6 +139,6 @@ impl Drop for Memory {
             let _ = unsafe { os::unreserve(start, padded) };
         }
         // SAFETY: dropped once, here, and not used afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.file) };
+        unsafe { ManuallyDrop::drop(&mut self.store) };
     }
 }

@@ -12,11 +12,13 @@
 //! stream's queue. The tables of events and tokens are taken alone. Memory calls hold `memory` across the
 //! system call: the kernel has one lock for a process's mappings anyway.
 
+mod board;
 mod budget;
 mod gate;
 mod memory;
 mod os;
 mod slots;
+mod store;
 mod stream;
 mod tokens;
 
@@ -26,9 +28,11 @@ pub mod streams;
 pub use stream::Function;
 
 use super::{Backend, BackendError, Event};
-use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
+use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use memory::{GRANULARITY, Memory};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::Store;
 use stream::Point;
 
 /// Takes a lock whose data no panic can leave half changed.
@@ -72,9 +76,19 @@ impl HostBackend {
     /// A backend with memory of its own.
     pub fn new() -> Result<Arc<HostBackend>, BackendError> {
         gate::first_use()?;
-        Ok(Arc::new(HostBackend {
-            memory: Mutex::new(Memory::new()?),
-        }))
+        Ok(HostBackend::with(Store::own()?))
+    }
+
+    /// The same, whose pages other processes can import, and which can import theirs.
+    pub fn shared() -> Result<Arc<HostBackend>, BackendError> {
+        gate::first_use()?;
+        Ok(HostBackend::with(Store::shared()))
+    }
+
+    fn with(store: Store) -> Arc<HostBackend> {
+        Arc::new(HostBackend {
+            memory: Mutex::new(Memory::new(store)),
+        })
     }
 
     /// Bytes of memory that the pages of this backend really occupy: those that were touched.
@@ -167,6 +181,32 @@ impl Backend for HostBackend {
         if event != Event::COMPLETE && gate::for_pool("forget").is_ok() {
             tokens::forget(event);
         }
+    }
+
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        gate::for_pool("export")?;
+        lock(&self.memory).export(page)
+    }
+
+    fn import(&self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
+        gate::for_pool("import")?;
+        lock(&self.memory).import(file, bytes)
+    }
+
+    fn export_event(&self, event: EventHandle) -> Result<(u64, [u64; 8]), BackendError> {
+        gate::for_pool("export_event")?;
+        events::offer(event).map(|number| (number, [0; 8]))
+    }
+
+    fn event_file(&self, event: EventHandle, number: u64) -> Result<Option<Option<OwnedFd>>, BackendError> {
+        gate::for_pool("event_file")?;
+        events::file(event, number).map(|file| file.map(Some))
+    }
+
+    fn import_event(&self, file: Option<OwnedFd>, _driver: [u64; 8]) -> Result<EventHandle, BackendError> {
+        gate::for_pool("import_event")?;
+        let file = file.ok_or_else(|| BackendError::Other("the event came without its file".into()))?;
+        events::adopt(file)
     }
 
     fn synchronize_all(&self) -> Result<(), BackendError> {

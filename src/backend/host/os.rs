@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
+use std::sync::atomic::AtomicU32;
 
-fn failed(call: &str, error: Error) -> BackendError {
+pub(super) fn failed(call: &str, error: Error) -> BackendError {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EFBIG | libc::EMFILE | libc::ENFILE) => {
             BackendError::OutOfMemory(format!("{call}: {error}"))
@@ -30,6 +31,40 @@ pub(super) fn memory_file() -> Result<File, BackendError> {
     }
     // SAFETY: `fd` was opened above and is owned by nothing else.
     Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// The same, with a length that can be sealed.
+pub(super) fn sealable_file() -> Result<File, BackendError> {
+    // SAFETY: the name is a C string; no other precondition.
+    let fd = unsafe {
+        libc::memfd_create(
+            c"weir-shared".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        )
+    };
+    if fd < 0 {
+        return Err(last(|| "memfd_create".into()));
+    }
+    // SAFETY: `fd` was opened above and is owned by nothing else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Its length is for good.
+pub(super) fn seal(file: &File) -> Result<(), BackendError> {
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
+        return Err(last(|| "fcntl sealing a page's file".into()));
+    }
+    Ok(())
+}
+
+/// Is its length for good?
+pub(super) fn is_sealed(file: &File) -> bool {
+    // SAFETY: the descriptor is open; what is no memory file has no seals, which is an error.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
 /// Makes the file at least `bytes` long, at no cost in memory. Refused before the kernel would answer a
@@ -128,4 +163,70 @@ pub(super) unsafe fn unmap(at: u64, bytes: u64) -> Result<(), BackendError> {
         return Err(last(|| format!("mmap unmapping {bytes} B at {at:#x}")));
     }
     Ok(())
+}
+
+/// Maps all of a file, of `bytes`, wherever there is room.
+pub(super) fn map_anywhere(bytes: u64, file: &File) -> Result<u64, BackendError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: without MAP_FIXED the kernel chooses addresses that nothing uses.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            bytes as usize,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(last(|| format!("mmap of {bytes} B")));
+    }
+    Ok(at as u64)
+}
+
+fn whole_file() -> libc::flock {
+    // SAFETY: all zeros is a valid value: the whole file, from its beginning.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock
+}
+
+/// Takes the lock on a file, until its last descriptor is closed. False: another has it.
+pub(super) fn lock_file(file: &File) -> bool {
+    let lock = whole_file();
+    // SAFETY: the descriptor is open, and the variable ours.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
+}
+
+/// Does somebody else have the lock on a file?
+pub(super) fn is_locked(file: &File) -> bool {
+    let mut lock = whole_file();
+    // SAFETY: the descriptor is open, and the variable ours.
+    let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    code != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Sleeps while a word that processes share has this value, until it is woken, for a while at most.
+pub(super) fn sleep_on(word: &AtomicU32, value: u32, ms: i64) {
+    let time = libc::timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
+    // SAFETY: a word and a variable that live during the call. However it ends, the caller looks again.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            value,
+            &raw const time,
+        )
+    };
+}
+
+/// Wakes all that sleep on a word.
+pub(super) fn wake_all(word: &AtomicU32) {
+    // SAFETY: a word that lives during the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

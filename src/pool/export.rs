@@ -1,0 +1,389 @@
+//! Blocks for other processes: a pool that exports has a *porter*, a thread that lends blocks to those who ask for them
+//! (`backend::ipc` has what is said) and takes them back.
+//!
+//! A block that is lent stays where it is until it is given back, freed or not (`alloc::lend`); all else the pool trims,
+//! squeezes and moves as any pool does. An importer that ends gives everything back by that: its line is closed. As work
+//! of its may run on until the process has ended altogether, that is waited for, where the system lets one do so.
+//!
+//! The porter sleeps in the kernel and is started by the first export. It is asked to catch up before the pool looks for
+//! memory, gives some back, or tells what it holds: what importers have given back by then counts.
+//!
+//! Locks: `door`, after all others. The porter takes `Heap`, and tries `Grow`; whoever waits for it to catch up may
+//! have `Grow`.
+
+use super::{Pool, translate};
+use crate::alloc::lend::Extent;
+use crate::backend::ipc::socket::{self, Socket};
+use crate::backend::ipc::token::{Token, What};
+use crate::backend::ipc::{self, Kind, MOST, Message, words_of};
+use crate::backend::{Backend, BackendError, process};
+use crate::base::error::Error;
+use crate::base::lock::{Rank, Ranked};
+use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle};
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Weak};
+use std::thread::{Builder, JoinHandle};
+
+/// What the porter needs is less; the driver is called on it.
+const STACK: usize = 512 << 10;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(super) const FILES: u32 = 1;
+
+thread_local! {
+    /// Is this thread some pool's porter? Has no destructor.
+    static PORTER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the porter has been asked, and has done.
+#[derive(Debug, Default)]
+struct Bell {
+    /// Times that somebody wanted it to catch up.
+    asked: u64,
+    /// Those after which it has looked at every line.
+    done: u64,
+    /// It ends, or has ended.
+    closing: bool,
+}
+
+/// The pool's side of its porter.
+#[derive(Debug)]
+pub(super) struct Door {
+    /// The pool's number for other processes.
+    number: [u64; 2],
+    /// What programs get a copy of.
+    far: OwnedFd,
+    /// Wakes the porter.
+    wake: Arc<Socket>,
+    bell: Arc<(Ranked<Bell>, Condvar)>,
+    thread: JoinHandle<()>,
+}
+
+impl Door {
+    fn open(pool: &Arc<Pool>) -> Result<Door, BackendError> {
+        let number = socket::unique()?;
+        let (near, far) = Socket::door(number)?;
+        let (wake, woken) = Socket::pair()?;
+        let welcome = Welcome {
+            memory: pool.config.memory as u64,
+            pool: number,
+            device: pool.backend.device_number()?,
+        };
+        let bell = Arc::new((Ranked::new(Rank::Door, Bell::default()), Condvar::new()));
+        let mut porter = Porter {
+            pool: Arc::downgrade(pool),
+            near,
+            woken,
+            welcome,
+            lines: Vec::new(),
+        };
+        let rung = bell.clone();
+        let thread = Builder::new().name("weir-porter".into()).stack_size(STACK);
+        let thread = thread.spawn(move || porter.work(&rung));
+        let thread =
+            thread.map_err(|error| BackendError::OutOfMemory(format!("no thread for an export: {error}")))?;
+        Ok(Door {
+            number,
+            far: far.into(),
+            wake: Arc::new(wake),
+            bell,
+            thread,
+        })
+    }
+}
+
+fn ring(wake: &Socket) {
+    // if there is no room the porter has enough to wake it
+    let _ = wake.send(&[0; 8], &[]);
+}
+
+/// What an importer is told first.
+#[derive(Clone, Copy)]
+struct Welcome {
+    memory: u64,
+    pool: [u64; 2],
+    device: [u64; 2],
+}
+
+/// An importer.
+struct Line {
+    socket: Socket,
+    /// Its process.
+    peer: Option<OwnedFd>,
+    /// Its end is closed, and its process may still be there.
+    closed: bool,
+    /// What it has borrowed: addresses and numbers.
+    loans: Vec<(u64, u64)>,
+    /// Pages of the latest that it has not fetched yet, the next one last.
+    left: Vec<(PageHandle, u64)>,
+}
+
+struct Porter {
+    pool: Weak<Pool>,
+    near: Socket,
+    woken: Socket,
+    welcome: Welcome,
+    lines: Vec<Line>,
+}
+
+impl Porter {
+    fn work(&mut self, bell: &(Ranked<Bell>, Condvar)) {
+        PORTER.set(true);
+        process::work_in_background();
+        loop {
+            let state = bell.0.lock();
+            let (asked, behind) = (state.asked, state.asked > state.done);
+            if state.closing {
+                return;
+            }
+            drop(state);
+            if self.look(behind).is_none() {
+                break;
+            }
+            bell.0.lock().done = asked;
+            bell.1.notify_all();
+        }
+        // the pool is no more: nobody will ask again
+        bell.0.lock().closing = true;
+        bell.1.notify_all();
+    }
+
+    /// Does what there is to do on all lines. None: there is no pool any more.
+    fn look(&mut self, behind: bool) -> Option<()> {
+        // whoever rings has seen before what is to be found on the lines: so the bell is looked at first
+        let mut files: Vec<RawFd> = vec![self.woken.as_raw_fd(), self.near.as_raw_fd()];
+        files.extend(self.lines.iter().map(Line::awaited));
+        let ready = socket::wait(&files, behind);
+        let pool = self.pool.upgrade()?;
+        if ready[0].readable {
+            let _ = ipc::receive(&self.woken);
+        }
+        let mut there = ready[2..].iter();
+        self.lines.retain_mut(|line| {
+            let ready = there.next().expect("one for each line");
+            let over = match line.closed {
+                true => ready.readable || ready.closed,
+                false => (ready.readable || ready.closed) && line.hear(&pool).is_none() && line.hangs_up(),
+            };
+            if over {
+                line.loans.drain(..).for_each(|loan| pool.take_back(loan));
+            }
+            !over
+        });
+        if ready[1].readable
+            && let Ok(Some(mut hello)) = ipc::receive(&self.near)
+            && hello.kind == Kind::Hello
+            && let Some(file) = hello.files.pop()
+        {
+            self.lines.extend(self.welcome.say(Socket::of(file)));
+        }
+        Some(())
+    }
+}
+
+impl Welcome {
+    fn say(self, socket: Socket) -> Option<Line> {
+        let Welcome { memory, pool, device } = self;
+        let words = [ipc::VERSION, memory, pool[0], pool[1], device[0], device[1]];
+        ipc::send(&socket, Kind::Welcome, &words, &[]).ok()?;
+        let peer = socket.peer();
+        Some(Line {
+            socket,
+            peer,
+            closed: false,
+            loans: Vec::new(),
+            left: Vec::new(),
+        })
+    }
+}
+
+impl Line {
+    fn awaited(&self) -> RawFd {
+        match &self.peer {
+            Some(peer) if self.closed => peer.as_raw_fd(),
+            _ => self.socket.as_raw_fd(),
+        }
+    }
+
+    /// The other end is closed. Is it all over, too?
+    fn hangs_up(&mut self) -> bool {
+        self.closed = true;
+        self.loans.is_empty() || self.peer.is_none()
+    }
+
+    /// Does what the importer asks for, as long as it does. None: it is gone, or talks nonsense.
+    fn hear(&mut self, pool: &Pool) -> Option<()> {
+        let more = |line: &Line| {
+            let ready = socket::wait(&[line.socket.as_raw_fd()], true)[0];
+            ready.readable || ready.closed
+        };
+        while more(self) {
+            let message = ipc::receive(&self.socket).ok().flatten()?;
+            self.serve(pool, &message)?;
+        }
+        Some(())
+    }
+
+    fn serve(&mut self, pool: &Pool, message: &Message) -> Option<()> {
+        match (message.kind, &message.words[..]) {
+            (Kind::Borrow, &[at, number]) => match pool.lend(at, number) {
+                Some(Extent { pages, offset, bytes }) => {
+                    self.loans.push((at, number));
+                    self.left = pages;
+                    self.left.reverse();
+                    self.say(Kind::Lent, &[self.left.len() as u64, offset, bytes], &[])
+                }
+                None => self.say(Kind::Gone, &[], &[]),
+            },
+            (Kind::Fetch, &[]) => self.hand_over(pool),
+            (Kind::Return, &[at, number]) => {
+                if let Some(index) = self.loans.iter().position(|loan| *loan == (at, number)) {
+                    pool.take_back(self.loans.swap_remove(index));
+                }
+                Some(())
+            }
+            (Kind::Event, &[event, number]) => {
+                match pool.backend.event_file(EventHandle(event as usize), number) {
+                    Ok(Some(file)) => self.say(Kind::Here, &[], &file.iter().collect::<Vec<_>>()),
+                    Ok(None) => self.say(Kind::Gone, &[], &[]),
+                    Err(error) => self.fail(&error),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends the next pages of a block. What was lent is given back by the importer, also if it cannot use it.
+    fn hand_over(&mut self, pool: &Pool) -> Option<()> {
+        let some = self.left.split_off(self.left.len().saturating_sub(MOST));
+        let files = some.iter().rev().map(|page| pool.backend.export(page.0));
+        match files.collect::<Result<Vec<OwnedFd>, _>>() {
+            Ok(files) => {
+                let words: Vec<u64> = some.iter().rev().map(|page| page.1).collect();
+                self.say(Kind::Pages, &words, &files.iter().collect::<Vec<_>>())
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&self, error: &BackendError) -> Option<()> {
+        self.say(Kind::Failed, &words_of(&error.to_string()), &[])
+    }
+
+    fn say(&self, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Option<()> {
+        ipc::send(&self.socket, kind, words, files).ok()
+    }
+}
+
+impl Pool {
+    /// A descriptor by which other processes can import the pool.
+    pub fn export(self: &Arc<Pool>) -> Result<OwnedFd, Error> {
+        self.with_door(|door| {
+            let copy = door.far.try_clone();
+            copy.map_err(|error| BackendError::OutOfMemory(format!("dup: {error}")))
+        })
+    }
+
+    /// A token by which a process that imports the pool can have a block.
+    pub fn export_pointer(self: &Arc<Pool>, at: Addr) -> Result<Token, Error> {
+        let pool = self.with_door(|door| Ok(door.number))?;
+        let mut heap = self.books()?;
+        let block = heap.find_block(at.0)?;
+        Ok(Token {
+            what: What::Block,
+            pool,
+            at: heap.block_start(block),
+            number: heap.offer(block),
+            bytes: heap.block_bytes(block),
+            driver: [0; 8],
+        })
+    }
+
+    /// A token by which a process that imports the pool can have an event of the program's.
+    pub fn export_event(self: &Arc<Pool>, event: EventHandle) -> Result<Token, Error> {
+        let pool = self.with_door(|door| Ok(door.number))?;
+        let offered = self.backend.export_event(event);
+        let (number, driver) = offered.map_err(|error| translate(error, StreamHandle(0)))?;
+        Ok(Token {
+            what: What::Event,
+            pool,
+            at: event.0 as u64,
+            number,
+            bytes: 0,
+            driver,
+        })
+    }
+
+    fn with_door<R>(self: &Arc<Pool>, f: impl FnOnce(&Door) -> Result<R, BackendError>) -> Result<R, Error> {
+        if self.importer.is_some() {
+            return Err(Error::NotSupported(format!(
+                "pool \"{}\" is imported; what it has is exported by the process that made it",
+                self.config.name
+            )));
+        }
+        if self.config.ipc_handle_types & FILES == 0 {
+            return Err(Error::NotSupported(format!(
+                "pool \"{}\" was not made to be exported: create it with ipc_handle_types = 1",
+                self.config.name
+            )));
+        }
+        drop(self.books()?);
+        if !self.backend.usable() {
+            return Err(Error::Unloaded);
+        }
+        let mut door = self.door.lock();
+        let open = match &*door {
+            Some(open) => open,
+            None => door.insert(Door::open(self).map_err(|error| translate(error, StreamHandle(0)))?),
+        };
+        f(open).map_err(|error| translate(error, StreamHandle(0)))
+    }
+
+    fn lend(&self, at: u64, number: u64) -> Option<Extent> {
+        self.books().ok()?.lend(at, number)
+    }
+
+    fn take_back(&self, (at, number): (u64, u64)) {
+        let Ok(mut heap) = self.books() else { return };
+        heap.end_loan(at, number);
+        let over = heap.stats.reserved > heap.release_threshold;
+        drop(heap);
+        if over {
+            self.apply_threshold();
+        }
+    }
+
+    /// Waits until all that importers have given back by now is.
+    pub(super) fn catch_up(&self) {
+        let lent = self.books().is_ok_and(|heap| heap.lent() > 0);
+        if !lent || PORTER.get() {
+            return;
+        }
+        let door = self.door.lock();
+        let Some((bell, wake)) = door.as_ref().map(|open| (open.bell.clone(), open.wake.clone())) else {
+            return;
+        };
+        drop(door);
+        let mut state = bell.0.lock();
+        state.asked += 1;
+        let mine = state.asked;
+        ring(&wake);
+        while state.done < mine && !state.closing {
+            state = state.wait(&bell.1);
+        }
+    }
+
+    /// Ends the porter for good, and waits for it. Importers then find the pool gone; what they have they keep.
+    pub(super) fn shut_door(&self) {
+        let Some(door) = self.door.lock().take() else {
+            return;
+        };
+        door.bell.0.lock().closing = true;
+        door.bell.1.notify_all();
+        ring(&door.wake);
+        if !PORTER.get() {
+            // a panic of its has been printed, and there is nobody else to tell
+            let _ = door.thread.join();
+        }
+    }
+}
