@@ -51,10 +51,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** The host as a stream. What is allocated on it is used by no queued work any more, so the host may touch it at once, and
+ * any stream. What is freed on it may be used by no queued work, unless weir has queued that work itself (weir_copy_async)
+ * or was told of it (weir_pool_record_stream). No work can be queued on it. */
+#define WEIR_STREAM_HOST ((weir_stream)(intptr_t)-1)
+
 /**
  * The device number of plain host memory.
  */
 #define WEIR_DEVICE_HOST -1
+
+/**
+ * The NUMA node nearest to a pool's GPU.
+ */
+#define WEIR_NUMA_NEAREST -1
 
 /**
  * Major version of this header.
@@ -191,7 +201,8 @@ typedef enum {
    */
   WEIR_MEMORY_DEVICE = 0,
   /**
-   * Page-locked host memory.
+   * Page-locked host memory: a GPU reads and writes it, and copies to and from it are asynchronous. Its streams are
+   * the GPU's. The host touches a block when no queued work uses its memory: name WEIR_STREAM_HOST to get such a one.
    */
   WEIR_MEMORY_PINNED = 1,
   /**
@@ -211,8 +222,8 @@ typedef enum {
    */
   WEIR_DEVICE_MEMORY_MAPPED = 0,
   /**
-   * Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
-   * waits for running kernels.
+   * Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries; of pinned memory, segments
+   * registered by cuMemHostRegister. Giving a segment back waits for running kernels.
    */
   WEIR_DEVICE_MEMORY_PLAIN = 1,
 } weir_device_memory;
@@ -301,7 +312,7 @@ typedef struct {
    */
   int32_t memory;
   /**
-   * The GPU's ordinal; ignored for host memory. Default: 0.
+   * The GPU's ordinal, also of the one that pinned memory is for; ignored for host memory. Default: 0.
    */
   int32_t device;
   /**
@@ -353,7 +364,7 @@ typedef struct {
    */
   const char *name;
   /**
-   * A weir_device_memory, for device memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
+   * A weir_device_memory, for device and pinned memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
    */
   int32_t device_memory;
   /**
@@ -389,13 +400,23 @@ typedef struct {
    * otherwise at least a page (2 MiB) and at most max_bytes. Default: 0.
    */
   uint64_t growth_ahead;
+  /**
+   * The host's NUMA node that pinned memory comes from, or WEIR_NUMA_NEAREST: the one nearest to the GPU, or, where the
+   * driver does not say which (before CUDA 12.2), the calling thread's. Default: WEIR_NUMA_NEAREST.
+   */
+  int32_t numa_node;
+  /**
+   * Must be 0.
+   */
+  int32_t reserved_numa;
 } weir_pool_options;
 
 /**
  * A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
  * value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
  * default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
- * of the pool's GPU; other streams must be of a GPU's primary context.
+ * of the pool's GPU; other streams must be of a GPU's primary context. WEIR_STREAM_HOST is the host, for every pool: what
+ * is allocated on it no queued work uses any more, what is freed on it no stream's work may still use.
  */
 typedef void *weir_stream;
 
@@ -546,7 +567,7 @@ const char *weir_last_error(void);
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
  * WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
- * or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * or plain), WEIR_NUMA_NODE (a number; -1: the nearest), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
  * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -569,7 +590,7 @@ weir_status weir_pool_options_init(weir_pool_options *options,
  * runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
- * WEIR_ERROR_NOT_SUPPORTED for pinned memory, for ipc_handle_types or gpu_direct_rdma that the device does not have,
+ * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types or gpu_direct_rdma that the device does not have,
  * when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
  * WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
  * names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
@@ -613,6 +634,16 @@ weir_status weir_pool_release(weir_pool *pool);
  */
 weir_status weir_default_pool(int device,
                               weir_pool **pool);
+
+/**
+ * Gives the default pool of page-locked memory for a GPU, the same for the whole process, and creates it at first use with
+ * the defaults and the environment. Copies with WEIR_COPY_STAGED go through it. The handle is borrowed, as that of
+ * weir_default_pool.
+ *
+ * Errors: those of weir_default_pool; WEIR_ERROR_INVALID_ARGUMENT also for WEIR_DEVICE_HOST.
+ */
+weir_status weir_default_pinned_pool(int device,
+                                     weir_pool **pool);
 
 /**
  * Makes a pool the current one of a device; NULL returns to the default pool. The pool is not retained: when it
@@ -772,7 +803,8 @@ weir_status weir_pool_get_attribute(weir_pool *pool,
  * it. The pool's own GPU always reads and writes, which cannot be changed.
  *
  * Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
- * WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN, for a GPU that does not exist or cannot
+ * WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN (but every GPU reads and writes such pinned
+ * memory), for a GPU that does not exist or cannot
  * reach the pool's, and for the pool's own; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
  */
 weir_status weir_pool_set_access(weir_pool *pool,

@@ -16,7 +16,8 @@ pub struct weir_pool {
 /// A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
 /// value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
 /// default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
-/// of the pool's GPU; other streams must be of a GPU's primary context.
+/// of the pool's GPU; other streams must be of a GPU's primary context. WEIR_STREAM_HOST is the host, for every pool: what
+/// is allocated on it no queued work uses any more, what is freed on it no stream's work may still use.
 pub type weir_stream = *mut c_void;
 
 /// An event: a CUevent or cudaEvent_t, or a host event.
@@ -34,13 +35,17 @@ pub type weir_host_function = Option<unsafe extern "C" fn(arg: *mut c_void)>;
 /// The device number of plain host memory.
 pub const WEIR_DEVICE_HOST: i32 = -1;
 
+/// The NUMA node nearest to a pool's GPU.
+pub const WEIR_NUMA_NEAREST: i32 = -1;
+
 /// Where a pool's memory lives.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum weir_memory {
     /// Memory of a GPU.
     WEIR_MEMORY_DEVICE = 0,
-    /// Page-locked host memory.
+    /// Page-locked host memory: a GPU reads and writes it, and copies to and from it are asynchronous. Its streams are
+    /// the GPU's. The host touches a block when no queued work uses its memory: name WEIR_STREAM_HOST to get such a one.
     WEIR_MEMORY_PINNED = 1,
     /// Plain host memory.
     WEIR_MEMORY_HOST = 2,
@@ -54,8 +59,8 @@ pub enum weir_device_memory {
     /// uses, and gives nothing back that would wait for running kernels. A device or driver that cannot map pages gets
     /// plain memory.
     WEIR_DEVICE_MEMORY_MAPPED = 0,
-    /// Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
-    /// waits for running kernels.
+    /// Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries; of pinned memory, segments
+    /// registered by cuMemHostRegister. Giving a segment back waits for running kernels.
     WEIR_DEVICE_MEMORY_PLAIN = 1,
 }
 

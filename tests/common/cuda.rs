@@ -15,6 +15,7 @@ pub const PER_THREAD: StreamHandle = StreamHandle(2);
 pub fn options() -> Options {
     Options {
         device: 0,
+        place: cuda::Place::Device,
         plain: false,
         gpu_direct_rdma: false,
         handle_types: 0,
