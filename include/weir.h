@@ -57,6 +57,16 @@
 #define WEIR_STREAM_HOST ((weir_stream)(intptr_t)-1)
 
 /**
+ * A copy's source may change when the call returns.
+ */
+#define WEIR_COPY_STAGED 1
+
+/**
+ * A copy's ends are held until a function has been called.
+ */
+#define WEIR_COPY_HOLD 2
+
+/**
  * The device number of plain host memory.
  */
 #define WEIR_DEVICE_HOST -1
@@ -419,6 +429,11 @@ typedef struct {
  * is allocated on it no queued work uses any more, what is freed on it no stream's work may still use.
  */
 typedef void *weir_stream;
+
+/**
+ * What is called when work is complete. It must not throw or unwind.
+ */
+typedef void (*weir_callback)(void *arg);
 
 /**
  * Counters of a pool at one moment. It may grow at its end in later versions. Always
@@ -820,6 +835,91 @@ weir_status weir_pool_set_access(weir_pool *pool,
 weir_status weir_pool_get_access(weir_pool *pool,
                                  int device,
                                  int32_t *access);
+
+/**
+ * Queues a copy of `bytes` from `src` to `dst` on `stream`. Either end may be memory of a GPU or of the host, of a pool or
+ * of anybody else. On a driver's stream it is the driver's copy (cuMemcpyAsync), on a host stream the stream's thread makes
+ * it, and on a stream with nothing in flight it is made at once. The two ends do not overlap.
+ *
+ * Blocks of pinned pools, and on host streams of host pools, may be freed as soon as the call has returned, on any stream,
+ * by weir_pool_free_synced too: their memory serves nobody before the copy is complete, so that the next owner may write it
+ * without asking. Any other memory must stay until then, and blocks of device pools follow the order of streams. In a
+ * capture the block belongs to the graph, as by weir_pool_record_stream.
+ *
+ * WEIR_COPY_STAGED: the source may change, or go, when the call returns. Host memory is copied in pieces to page-locked
+ * memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of the default host
+ * pool), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
+ * behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
+ * no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
+ * that the call waits for. A staged copy that failed may have been made in part.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
+ * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in
+ * memory of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a stream
+ * that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_copy_async(void *dst,
+                            const void *src,
+                            size_t bytes,
+                            weir_stream stream,
+                            uint32_t flags);
+
+/**
+ * Like weir_copy_async, for an end that somebody else owns, such as memory that another library has page-locked:
+ * `release(arg)` is called when the copy is complete. `flags` is 0 or WEIR_COPY_HOLD, which mean the same.
+ *
+ * `release` is called once if the call succeeds, and never if it fails; then the copy may have been queued all the same
+ * (WEIR_ERROR_BACKEND, WEIR_ERROR_DEVICE_LOST), so wait for the stream before the memory goes. How it is called
+ * weir_stream_defer says.
+ *
+ * Errors: those of weir_copy_async; WEIR_ERROR_NULL_POINTER for `release`; WEIR_ERROR_CAPTURE for a stream that is
+ * captured; WEIR_ERROR_UNLOADED also while weir_finalize waits for the functions deferred before.
+ */
+weir_status weir_copy_async_hold(void *dst,
+                                 const void *src,
+                                 size_t bytes,
+                                 weir_stream stream,
+                                 uint32_t flags,
+                                 weir_callback release,
+                                 void *arg);
+
+/**
+ * Has `callback(arg)` called once the work queued on `stream` until now is complete, for what must outlive it.
+ *
+ * It is called by a thread of weir's own, with no lock held and outside of the driver's callbacks, so it may call weir and
+ * the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one stream are called
+ * in the order in which they were deferred; a slow stream holds back no other's. The stream may be destroyed at once. If
+ * the device is lost they are called, since nothing runs any more. All have been called when weir_finalize returns, and at
+ * exit before the driver goes; both wait for the work. A forked child calls none.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that
+ * is captured; WEIR_ERROR_BACKEND, also if there is no thread; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED, also while
+ * weir_finalize waits for those deferred before; WEIR_ERROR_FORKED. `callback` is then never called.
+ */
+weir_status weir_stream_defer(weir_stream stream,
+                              weir_callback callback,
+                              void *arg);
+
+/**
+ * Page-locks memory that the program owns, so that copies from and to it are asynchronous and GPUs reach it, by
+ * cuMemHostRegister; memory that is page-locked already is only noted. The memory must stay until weir_host_unregister or
+ * weir_finalize. It takes about 40 ms for a GiB of memory that was touched before. The driver is opened if nobody has.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for memory that overlaps with what is
+ * registered; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
+ * WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_register(void *ptr,
+                               size_t bytes);
+
+/**
+ * Ends what weir_host_register began, after all work queued on the GPUs that pools use. The memory is the program's as
+ * before. NULL is fine; in a forked child it does nothing.
+ *
+ * Errors: WEIR_ERROR_INVALID_ARGUMENT if nothing is registered that begins at `ptr`; WEIR_ERROR_BACKEND;
+ * WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_host_unregister(void *ptr);
 
 /**
  * Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none

@@ -9,6 +9,7 @@ mod ahead;
 mod apart;
 mod batch;
 mod cached;
+mod copies;
 mod miss;
 mod order;
 mod pressure;
@@ -248,6 +249,7 @@ impl Pool {
             heap.relieve(&own.cache);
         }
         self.after_frees(heap, stream, index);
+        self.look_at_held();
         Ok(bytes)
     }
 
@@ -265,6 +267,7 @@ impl Pool {
         if over {
             self.apply_threshold();
         }
+        self.look_at_held();
         Ok(bytes)
     }
 
@@ -387,6 +390,7 @@ impl Pool {
 
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
+        self.look_at_held();
         let mut heap = self.books()?;
         let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();

@@ -32,6 +32,14 @@ pub type weir_oom_callback =
 /// Work for a host stream. It must not throw or unwind.
 pub type weir_host_function = Option<unsafe extern "C" fn(arg: *mut c_void)>;
 
+/// What is called when work is complete. It must not throw or unwind.
+pub type weir_callback = Option<unsafe extern "C" fn(arg: *mut c_void)>;
+
+/// A copy's source may change when the call returns.
+pub const WEIR_COPY_STAGED: u32 = 1;
+/// A copy's ends are held until a function has been called.
+pub const WEIR_COPY_HOLD: u32 = 2;
+
 /// The device number of plain host memory.
 pub const WEIR_DEVICE_HOST: i32 = -1;
 

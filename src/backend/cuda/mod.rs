@@ -13,11 +13,13 @@
 
 mod captures;
 mod context;
+pub mod copies;
 mod driver;
 pub mod hooks;
 mod later;
 mod memory;
 mod registered;
+pub mod registrations;
 mod streams;
 mod symbols;
 

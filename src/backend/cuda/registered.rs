@@ -9,8 +9,9 @@
 
 use super::context::{Context, relax};
 use super::driver::{self, insist};
+use super::registrations::FLAGS;
 use crate::backend::BackendError;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::io::Error;
 use std::mem::ManuallyDrop;
 use std::num::NonZero;
@@ -22,8 +23,6 @@ const HUGE: usize = 2 << 20;
 /// Each thread that touches memory has so much to do at least.
 const SHARE: usize = 8 << 20;
 const THREADS: usize = 8;
-/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for every context, and reached by kernels.
-const FLAGS: c_uint = 1 | 2;
 
 /// Registers `bytes` of new memory, on a NUMA node if one is named.
 pub(super) fn create(own: &Context, bytes: u64, node: Option<c_int>) -> Result<u64, BackendError> {

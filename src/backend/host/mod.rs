@@ -20,6 +20,7 @@ mod slots;
 mod stream;
 mod tokens;
 
+pub mod copies;
 pub mod events;
 pub mod streams;
 
