@@ -146,34 +146,44 @@ static void a_staged_copy_does_not_wait(void) {
     sides_close(&s);
 }
 
-static weir_pool *staging_pool(void) {
-    weir_pool *pool = NULL;
-    if (check_on_device()) {
-        CHECK_OK(weir_default_pinned_pool(0, &pool));
-    } else {
-        CHECK_OK(weir_default_pool(WEIR_DEVICE_HOST, &pool));
-    }
-    return pool;
-}
-
 /* Without memory for pieces the copy is complete when the call returns. */
 static void without_staging_memory_it_waits(void) {
-    CHECK_OK(weir_finalize());
-    setenv("WEIR_MAX_BYTES", "2M", 1);
-    void *all = take(staging_pool(), 2 * MiB, WEIR_STREAM_HOST);
-    unsetenv("WEIR_MAX_BYTES");
     sides s = sides_open();
+    opener o;
+    gate g = {0};
     char *source = (char *)malloc(1 * MiB);
     void *target = take(s.far, 1 * MiB, s.stream);
     memset(source, 7, 1 * MiB);
+    queue_gate(s.stream, &g);
+    opener_start(&o, &g, 50);
+    setenv("WEIR_MAX_BYTES", "2M", 1); /* so that the pool for pieces, which is made now, cannot be made */
+    setenv("WEIR_INITIAL_BYTES", "4M", 1);
     CHECK_OK(weir_copy_async(target, source, 1 * MiB, s.stream, WEIR_COPY_STAGED));
-    memset(source, 8, 1 * MiB);
-    stream_wait(s.stream);
+    CHECK(atomic_load(&g.open));
     CHECK(contents_are(target, 7, 1 * MiB));
+    unsetenv("WEIR_MAX_BYTES");
+    unsetenv("WEIR_INITIAL_BYTES");
+    opener_join(&o);
     free(source);
     CHECK_OK(weir_pool_free(s.far, target, s.stream));
-    CHECK_OK(weir_pool_free(staging_pool(), all, WEIR_STREAM_HOST));
     sides_close(&s);
+}
+
+/* The pool that staged copies on a GPU's streams go through is anybody's. */
+static void the_default_pinned_pool(void) {
+    weir_pool *pool = NULL, *again = NULL;
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_default_pinned_pool(WEIR_DEVICE_HOST, &pool));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_default_pinned_pool(0, NULL));
+    if (check_on_device()) {
+        int32_t memory = -1;
+        int device = 5;
+        CHECK_OK(weir_default_pinned_pool(0, &pool));
+        CHECK_OK(weir_default_pinned_pool(0, &again));
+        CHECK(pool == again);
+        CHECK_OK(weir_pool_get_memory(pool, &memory, &device));
+        CHECK_EQUAL(memory, WEIR_MEMORY_PINNED);
+        CHECK_EQUAL(device, WEIR_DEVICE_HOST);
+    }
 }
 
 static void mistakes(void) {
@@ -253,9 +263,10 @@ int main(void) {
     a_source_may_go_at_once();
     a_target_may_go_at_once();
     memory_comes_back_by_itself();
+    without_staging_memory_it_waits(); /* first: there is no pool for pieces yet */
     a_staged_source_may_change();
     a_staged_copy_does_not_wait();
-    without_staging_memory_it_waits();
+    the_default_pinned_pool();
     mistakes();
     without_a_stream();
     registered_memory();

@@ -30,6 +30,7 @@ const SLOTS: usize = 12;
 /// A thread more is worth its start for so much.
 const SHARE: usize = 2 << 20;
 const THREADS: usize = 16;
+const STACK: usize = 256 << 10;
 /// How long the caller sleeps at most before it looks at the stream again.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -80,9 +81,7 @@ impl Staged {
     /// also if it has failed; what was queued then still uses the slots. Pre: the slots have the bytes that
     /// [`Staged::slots`] says, and nobody else uses them.
     pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
-        let (to, from) = (self.to.0, self.from.0);
-        let part = |slot: Addr, at: usize, bytes: usize| transfer::copy(slot, Addr(from + at as u64), bytes);
-        let run = Run::new(self, slots, &part);
+        let run = Run::new(self, slots, Way::In);
         run.with_threads(|| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
             run.open(slots.len());
@@ -100,7 +99,7 @@ impl Staged {
                     }
                 }
                 let (at, bytes) = run.span(piece);
-                queue.copy(Addr(to + at as u64), run.in_slot(at), bytes as u64)?;
+                queue.copy(run.copy.target(at), run.in_slot(at), bytes as u64)?;
                 if piece + 1 < run.pieces {
                     queued.push_back(queue.moment()?);
                 }
@@ -111,16 +110,14 @@ impl Staged {
 
     /// Copies what only the stream may read to host memory, through `slots`. Pre: as for `into_stream`.
     pub fn out_of_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
-        let (to, from) = (self.to.0, self.from.0);
-        let part = |slot: Addr, at: usize, bytes: usize| transfer::copy(Addr(to + at as u64), slot, bytes);
-        let run = Run::new(self, slots, &part);
+        let run = Run::new(self, slots, Way::Out);
         run.with_threads(|| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
             let (mut next, mut arrived, mut whole) = (0, 0, 0);
             while whole < run.pieces {
                 while next < run.pieces && next < whole + slots.len() {
                     let (at, bytes) = run.span(next);
-                    queue.copy(run.in_slot(at), Addr(from + at as u64), bytes as u64)?;
+                    queue.copy(run.in_slot(at), run.copy.source(at), bytes as u64)?;
                     queued.push_back(queue.moment()?);
                     next += 1;
                 }
@@ -143,19 +140,33 @@ impl Staged {
             Ok(())
         })
     }
+
+    fn target(&self, at: usize) -> Addr {
+        Addr(self.to.0 + at as u64)
+    }
+
+    fn source(&self, at: usize) -> Addr {
+        Addr(self.from.0 + at as u64)
+    }
 }
 
-/// Copies a part: where it lies in its slot, where in the whole copy, and its bytes.
-type CopyPart<'a> = dyn Fn(Addr, usize, usize) + Sync + 'a;
+/// What the host copies: from the source to slots, or from slots to the target.
+#[derive(Debug)]
+enum Way {
+    In,
+    Out,
+}
 
-/// A copy under way.
-struct Run<'a> {
-    bytes: usize,
+/// A copy under way. Threads share it rather than borrow it: for scoped threads the standard library notes who waits, in
+/// memory that a program's main thread never gives back.
+#[derive(Debug)]
+struct Run {
+    copy: Staged,
+    way: Way,
     piece: usize,
     pieces: usize,
     parts: usize,
-    slots: &'a [Addr],
-    copy_part: &'a CopyPart<'a>,
+    slots: Vec<Addr>,
     /// The next part that nobody has taken.
     next: AtomicUsize,
     /// Parts of each piece that are not copied yet.
@@ -165,52 +176,58 @@ struct Run<'a> {
     ended: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// So many pieces may be copied.
     open: usize,
     given_up: bool,
 }
 
-impl<'a> Run<'a> {
-    fn new(copy: &Staged, slots: &'a [Addr], copy_part: &'a CopyPart<'a>) -> Run<'a> {
+impl Run {
+    fn new(copy: &Staged, slots: &[Addr], way: Way) -> Arc<Run> {
         let (bytes, piece) = (copy.bytes as usize, copy.slots().0 as usize);
         let pieces = bytes.div_ceil(piece);
         let parts = |index: usize| piece.min(bytes - index * piece).div_ceil(PART);
-        Run {
-            bytes,
+        Arc::new(Run {
+            copy: *copy,
+            way,
             piece,
             pieces,
             parts: (0..pieces).map(parts).sum(),
-            slots,
-            copy_part,
+            slots: slots.to_vec(),
             next: AtomicUsize::new(0),
             left: (0..pieces).map(|index| AtomicUsize::new(parts(index))).collect(),
             state: Mutex::default(),
             opened: Condvar::new(),
             ended: Condvar::new(),
-        }
+        })
     }
 
     /// Runs the caller's side beside threads that copy parts, and waits for these.
-    fn with_threads(&self, caller: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
-        let processors = available_parallelism().map_or(1, NonZero::get);
-        let threads = (self.bytes / SHARE).min(processors.min(THREADS) - 1);
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                let thread = thread::Builder::new().name("weir-copy".into());
-                if thread
-                    .spawn_scoped(scope, || while self.copy_next(true) {})
-                    .is_err()
-                {
-                    break; // the caller does what nobody else does
-                }
-            }
-            let outcome = caller();
-            self.state().given_up = true;
-            self.opened.notify_all();
-            outcome
-        })
+    fn with_threads(
+        self: &Arc<Run>,
+        caller: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let wanted = self.copy.bytes as usize / SHARE;
+        let most = match wanted {
+            0 => 0,
+            _ => available_parallelism().map_or(1, NonZero::get).min(THREADS) - 1,
+        };
+        let start = |_| {
+            let run = Arc::clone(self);
+            let thread = thread::Builder::new().name("weir-copy".into()).stack_size(STACK);
+            thread.spawn(move || while run.copy_next(true) {}).ok()
+        };
+        // the caller does what nobody else does
+        let threads: Vec<_> = (0..wanted.min(most)).map_while(start).collect();
+        let outcome = caller();
+        self.state().given_up = true;
+        self.opened.notify_all();
+        for thread in threads {
+            // its panic has been printed, and a part that is missing has kept the caller from ending well
+            let _ = thread.join();
+        }
+        outcome
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -237,11 +254,12 @@ impl<'a> Run<'a> {
         }
         drop(state);
         let (start, bytes) = self.span(piece);
-        (self.copy_part)(
-            self.in_slot(start + within),
-            start + within,
-            PART.min(bytes - within),
-        );
+        let (at, slot) = (start + within, self.in_slot(start + within));
+        let bytes = PART.min(bytes - within);
+        match self.way {
+            Way::In => transfer::copy(slot, self.copy.source(at), bytes),
+            Way::Out => transfer::copy(self.copy.target(at), slot, bytes),
+        }
         if self.left[piece].fetch_sub(1, Ordering::AcqRel) == 1 {
             let _state = self.state();
             self.ended.notify_all();
@@ -276,7 +294,7 @@ impl<'a> Run<'a> {
     /// Where a piece begins, and its bytes.
     fn span(&self, piece: usize) -> (usize, usize) {
         let at = piece * self.piece;
-        (at, self.piece.min(self.bytes - at))
+        (at, self.piece.min(self.copy.bytes as usize - at))
     }
 
     /// Where something lies in its slot.

@@ -6,9 +6,10 @@ use super::options;
 use super::pool::{addr, stream};
 use super::status::weir_status;
 use super::types::{WEIR_COPY_HOLD, WEIR_COPY_STAGED, weir_callback, weir_stream};
+use super::valgrind;
 use crate::base::error::Error;
 use crate::lifecycle::copies::{self, Copy};
-use crate::lifecycle::pinning;
+use crate::lifecycle::{order, pinning};
 use std::ffi::c_void;
 
 fn ends(dst: *mut c_void, src: *const c_void, bytes: usize) -> Result<Copy, Error> {
@@ -28,6 +29,13 @@ fn ends(dst: *mut c_void, src: *const c_void, bytes: usize) -> Result<Copy, Erro
         from: addr(src.cast_mut()),
         bytes: bytes as u64,
     })
+}
+
+/// Valgrind must not take a block for gone that a queued copy uses after its free.
+fn announce(stream: weir_stream) {
+    if valgrind::active() && order::is_host_stream(self::stream(stream)) {
+        valgrind::shared();
+    }
 }
 
 fn function(
@@ -59,8 +67,8 @@ fn function(
 /// capture the block belongs to the graph, as by weir_pool_record_stream.
 ///
 /// WEIR_COPY_STAGED: the source may change, or go, when the call returns. Host memory is copied in pieces to page-locked
-/// memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of the default host
-/// pool), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
+/// memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of a host pool of
+/// weir's own), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
 /// behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
 /// no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
 /// that the call waits for. A staged copy that failed may have been made in part.
@@ -79,6 +87,7 @@ pub unsafe extern "C" fn weir_copy_async(
 ) -> weir_status {
     guard("weir_copy_async", InChild::Refuse, || {
         let copy = ends(dst, src, bytes)?;
+        announce(stream);
         match flags {
             0 => copies::copy(copy, self::stream(stream)),
             WEIR_COPY_STAGED => copies::copy_staged(copy, self::stream(stream), options::defaults),
@@ -118,6 +127,7 @@ pub unsafe extern "C" fn weir_copy_async_hold(
                 "flags is {flags:#x}; pass 0 or WEIR_COPY_HOLD ({WEIR_COPY_HOLD}): a staged copy holds nothing"
             )));
         }
+        announce(stream);
         copies::copy_hold(copy, self::stream(stream), function(release, arg, "release")?)
     })
 }

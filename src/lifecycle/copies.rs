@@ -98,14 +98,14 @@ impl Queue {
         }
     }
 
-    /// The pool of page-locked memory, or of the host's, that pieces of copies on this stream go through.
+    /// The pool that pieces of copies on this stream go through.
     fn staging_pool(&self, config: impl FnOnce() -> Result<Config, Error>) -> Result<Arc<Pool>, Error> {
         let handle = match self {
             Queue::Driver(stream) => {
                 let device = stream.device().map_err(backend_error)?;
-                defaults::default_pinned_pool(device, config)?
+                defaults::staging_pool(device, config)?
             }
-            Queue::Host(_) | Queue::None => defaults::default_pool(defaults::HOST, config)?,
+            Queue::Host(_) | Queue::None => defaults::staging_pool(defaults::HOST, config)?,
         };
         POOLS.get(handle)
     }

@@ -21,7 +21,8 @@ const DEVICES: usize = 65;
 struct Device {
     /// The handle of the default pool; 0: none yet.
     default: AtomicUsize,
-    /// The same of the host's memory that is page-locked for the device.
+    /// The same of the host's memory that is page-locked for the device; of the host: what staged copies go through, which
+    /// nobody else is given.
     pinned: AtomicUsize,
     /// The handle set by the program; 0: the default is current.
     current: AtomicUsize,
@@ -65,7 +66,17 @@ pub fn default_pinned_pool(
             "memory is page-locked for a device: pass the ordinal of one, not WEIR_DEVICE_HOST".into(),
         ));
     }
-    default_of(&device(number)?.pinned, number, MemoryKind::Pinned, config)
+    staging_pool(number, config)
+}
+
+/// The pool that staged copies on a device's streams, or on the host's, go through.
+pub fn staging_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>) -> Result<usize, Error> {
+    let kind = if number == HOST {
+        MemoryKind::Host
+    } else {
+        MemoryKind::Pinned
+    };
+    default_of(&device(number)?.pinned, number, kind, config)
 }
 
 fn default_of(

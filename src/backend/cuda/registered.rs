@@ -138,19 +138,18 @@ impl Memory {
     fn touch(&self) {
         let processors = available_parallelism().map_or(1, NonZero::get);
         let threads = (self.bytes / SHARE).clamp(1, THREADS.min(processors));
-        let start = self.at.as_ptr().expose_provenance();
         let share = self.bytes.div_ceil(threads).next_multiple_of(HUGE);
-        std::thread::scope(|scope| {
-            for first in (share..self.bytes).step_by(share) {
-                let bytes = share.min(self.bytes - first);
-                let touched =
-                    std::thread::Builder::new().spawn_scoped(scope, move || touch(start + first, bytes));
-                if touched.is_err() {
-                    break; // registering touches what nobody has
-                }
-            }
-            touch(start, share.min(self.bytes));
-        });
+        let (start, end) = (self.at.as_ptr().expose_provenance(), self.bytes);
+        let begin = |first: usize| {
+            let bytes = share.min(end - first);
+            // what no thread is had for is touched when it is registered
+            std::thread::Builder::new()
+                .spawn(move || touch(start + first, bytes))
+                .ok()
+        };
+        let helpers: Vec<_> = (share..end).step_by(share).map_while(begin).collect();
+        touch(start, share.min(end));
+        helpers.into_iter().for_each(|helper| drop(helper.join()));
     }
 }
 
