@@ -255,9 +255,10 @@ impl Slots {
         (!at.is_empty()).then_some(Slots { pool, at })
     }
 
-    /// They are free when what is queued on the stream is complete.
+    /// They are free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
     fn give_back(self, stream: StreamHandle) -> Result<(), Error> {
-        let freed = self.at.iter().map(|at| self.pool.free(*at, stream).map(drop));
+        let free = |at: &Addr| self.pool.free(*at, stream).map(drop);
+        let freed = self.at.iter().map(|at| free(at).or_else(|_| free(at)));
         freed.fold(Ok(()), |all, one| all.and(one))
     }
 }

@@ -231,9 +231,14 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
     };
     let mut memory = Memory::new(calls, context.identity(), prop);
     let granularity = memory
-        .granularity(option as u32)?
-        .max(GRANULARITY)
-        .next_power_of_two();
+        .granularity(option as u32)
+        .map_err(|error| match (error, options.place) {
+            (BackendError::Other(why), Place::Host(Some(node))) => {
+                BackendError::Other(format!("memory of NUMA node {node}: {why}"))
+            }
+            (error, _) => error,
+        })?;
+    let granularity = granularity.max(GRANULARITY).next_power_of_two();
     if options.place != Place::Device
         && let Err(error) = memory.try_out(granularity)
     {
