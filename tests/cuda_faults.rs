@@ -355,6 +355,8 @@ fn programs() -> Vec<Program> {
     let mut pinned = moving.clone();
     pinned.name = "pinned memory";
     pinned.config.memory = MemoryKind::Pinned;
+    // memory that cannot be mapped at the first try is registered, which all devices reach
+    pinned.steps.retain(|step| !matches!(step, Access(_)));
     let mut registered = plain.clone();
     registered.name = "registered memory";
     registered.config.memory = MemoryKind::Pinned;
