@@ -30,13 +30,15 @@ Steps:
   stress_memcheck  the stress and the captures under the same
   racecheck        the stress under racecheck
   initcheck        the stress under initcheck
+  copies           direct and staged copies, small ones, and what a pinned pool holds: the goals of docs/copies.md
+  hazard           a hundred thousand copies whose source goes at once
   nvtx             planted mistakes that the NVTX mode must make visible
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx clients)
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard nvtx clients)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -206,6 +208,17 @@ nvtx() {
     echo "note: overflow, late write, leaked block and pool reported, and nothing else"
 }
 
+copies() {
+    WEIR_TEST_MEMORY=device COPY_RATES_GOALS=1 "$tests/copy_rates" | tee "$out/copies.said"
+    local status=$?
+    echo "note: $(grep '^staged' "$out/copies.said")"
+    return $status
+}
+hazard() {
+    WEIR_TEST_MEMORY=device "$tests/hazard.shared" 100000 | tee "$out/hazard.said" &&
+        echo "note: $(grep corrupted "$out/hazard.said")"
+}
+
 clients() {
     python3 -B scripts/gpu-clients.py --prefix "$prefix" --steps $((quick ? 30 : 100)) || return 1
     echo "note: losses of PyTorch equal its own allocator's, also in graphs; CuPy's results equal NumPy's"
@@ -227,6 +240,8 @@ step memcheck 150 memcheck
 step stress_memcheck 90 stress_memcheck
 step racecheck 60 racecheck
 step initcheck 60 initcheck
+step copies 120 copies
+step hazard 60 hazard
 step nvtx 60 nvtx
 step clients 300 clients
 

@@ -8,7 +8,7 @@
 //! Locks: none.
 
 use super::context::{Context, relax};
-use super::driver::{self, insist};
+use super::driver;
 use super::registrations::FLAGS;
 use crate::backend::BackendError;
 use std::ffi::{c_int, c_void};
@@ -41,15 +41,25 @@ pub(super) fn create(own: &Context, bytes: u64, node: Option<c_int>) -> Result<u
 /// Unregisters and frees what `create` gave. Pre: no queued work can touch it.
 pub(super) fn release(own: &Context, at: u64, bytes: u64) -> Result<(), BackendError> {
     let at: *mut c_void = ptr::with_exposed_provenance_mut(at as usize);
-    if !own.is_gone() {
+    let unregister = || {
         let (_current, _mode) = (own.enter()?, relax(own.driver)?);
         // SAFETY: registered by `create`, and nobody uses it, as the contract says.
-        let code = insist(|| unsafe { (own.driver.symbols.mem_host_unregister)(at) });
-        match own.check("cuMemHostUnregister", code) {
-            // the driver lets go of it when its context ends; until then the memory must stay
-            Err(error) if own.alive().is_ok() => return Err(error),
-            _ => {}
-        }
+        own.check("cuMemHostUnregister", unsafe {
+            (own.driver.symbols.mem_host_unregister)(at)
+        })
+    };
+    // nobody would ask a third time
+    if !own.is_gone()
+        && let Err(error) = unregister().or_else(|error| {
+            if driver::usable() {
+                unregister()
+            } else {
+                Err(error)
+            }
+        })
+        && own.alive().is_ok()
+    {
+        return Err(error); // the driver has it still
     }
     // SAFETY: mapped by `create`, no longer registered, and nobody uses it.
     unsafe { libc::munmap(at, bytes as usize) };

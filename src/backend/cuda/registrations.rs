@@ -9,7 +9,7 @@
 
 use super::context::{self, Context, lock, relax};
 use super::copies::{Known, known};
-use super::driver::{self, Driver, insist};
+use super::driver::{self, Driver};
 use crate::backend::BackendError;
 use crate::base::units::Addr;
 use std::collections::BTreeMap;
@@ -98,10 +98,20 @@ fn unlock_pages(context: &Arc<Context>, at: u64) -> Result<(), BackendError> {
         user.drain()?;
     }
     context.drain()?;
-    let (_current, _mode) = (context.enter()?, relax(context.driver)?);
-    // SAFETY: registered by `lock_pages`, and no work is left that could use it.
-    let code = insist(|| unsafe { (context.driver.symbols.mem_host_unregister)(pointer(at)) });
-    match context.check("cuMemHostUnregister", code) {
+    let unregister = || {
+        let (_current, _mode) = (context.enter()?, relax(context.driver)?);
+        // SAFETY: registered by `lock_pages`, and no work is left that could use it.
+        context.check("cuMemHostUnregister", unsafe {
+            (context.driver.symbols.mem_host_unregister)(pointer(at))
+        })
+    };
+    match unregister().or_else(|error| {
+        if driver::usable() {
+            unregister()
+        } else {
+            Err(error)
+        }
+    }) {
         Err(BackendError::Lost(_)) => Ok(()),
         result => result,
     }
