@@ -329,7 +329,7 @@ mod tests {
     impl Moment for Then<'static> {
         fn is_over(&self) -> bool {
             let over = self.0.queued.lock().unwrap().len() < self.1;
-            if !over && self.1 % 3 == 0 {
+            if !over && self.1.is_multiple_of(3) {
                 self.0.perform();
             }
             over
@@ -360,7 +360,7 @@ mod tests {
     fn all_of_it_arrives_both_ways_through_few_slots() {
         let late: &'static Late = Box::leak(Box::default());
         for bytes in [1usize, 100, PART, PART + 1, PIECE * 8 - 1, PIECE * 9 + 12345] {
-            let mut from: Vec<u8> = (0..bytes).map(|i| (i * 7 >> 2) as u8).collect();
+            let mut from: Vec<u8> = (0..bytes).map(|i| ((i * 7) >> 2) as u8).collect();
             let mut to = vec![0u8; bytes];
             let staged = Staged {
                 to: addr(&mut to),

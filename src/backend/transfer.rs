@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn every_byte_arrives_wherever_it_begins_and_ends() {
         const MOST: usize = LONG + 512;
-        let from: Vec<u8> = (0..MOST + 64).map(|i| (i * 31 >> 3) as u8).collect();
+        let from: Vec<u8> = (0..MOST + 64).map(|i| ((i * 31) >> 3) as u8).collect();
         for (begin, other, bytes) in [
             (0, 0, LONG),
             (1, 0, LONG + 1),

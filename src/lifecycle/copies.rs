@@ -258,7 +258,7 @@ impl Slots {
     /// They are free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
     fn give_back(self, stream: StreamHandle) -> Result<(), Error> {
         let free = |at: &Addr| self.pool.free(*at, stream).map(drop);
-        let freed = self.at.iter().map(|at| free(at).or_else(|_| free(at)));
-        freed.fold(Ok(()), |all, one| all.and(one))
+        let freed: Vec<_> = self.at.iter().map(|at| free(at).or_else(|_| free(at))).collect();
+        freed.into_iter().collect()
     }
 }
