@@ -58,11 +58,13 @@ ctest --test-dir "$work/by-cmake" --output-on-failure
 readelf -d "$work/by-cmake/c_shared" | grep -qF "[libweir.so.$major]" || fail "c_shared does not need libweir.so.$major"
 if readelf -d "$work/by-cmake/c_static" | grep -F libweir; then fail "c_static needs the shared library"; fi
 
-step "the C++ examples, copied out of the sources"
-cp -r examples/clients "$work/clients"
-cmake -S "$work/clients" -B "$work/clients/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
-cmake --build "$work/clients/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/clients/build" --output-on-failure
+step "the examples, copied out of the sources"
+for example in clients copy_pipeline; do
+    cp -r "examples/$example" "$work/$example"
+    cmake -S "$work/$example" -B "$work/$example/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
+    cmake --build "$work/$example/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
+    ctest --test-dir "$work/$example/build" --output-on-failure
+done
 
 step "nothing here needs CUDA"
 for file in "$prefix/lib/libweir.so" "$work/by-cmake/c_shared" "$work/by-cmake/c_static"; do
