@@ -79,11 +79,17 @@ static inline int check_under(const char *tool) {
     return now != NULL && strcmp(now, tool) == 0;
 }
 
-/* WEIR_TEST_MEMORY=device: the same program on device memory. */
-static inline int check_on_device(void) {
+/* WEIR_TEST_MEMORY: the memory that the run is about. host, unless something else is asked for. */
+static inline weir_memory check_memory(void) {
     const char *memory = getenv("WEIR_TEST_MEMORY");
-    return memory != NULL && strcmp(memory, "device") == 0;
+    if (memory == NULL || strcmp(memory, "host") == 0) {
+        return WEIR_MEMORY_HOST;
+    }
+    return strcmp(memory, "pinned") == 0 ? WEIR_MEMORY_PINNED : WEIR_MEMORY_DEVICE;
 }
+
+/* Is it the driver's, with the driver's streams? */
+static inline int check_on_device(void) { return check_memory() != WEIR_MEMORY_HOST; }
 
 /* Is the driver of the memory under test told to act unloaded at exit, and to abort on any call after that? */
 static inline int check_unloads(void) {
@@ -97,7 +103,7 @@ static inline int check_device(void) { return check_on_device() ? 0 : WEIR_DEVIC
 static inline weir_pool_options check_options(uint64_t max_bytes) {
     weir_pool_options options;
     CHECK_OK(weir_pool_options_init(&options, sizeof options));
-    options.memory = check_on_device() ? WEIR_MEMORY_DEVICE : WEIR_MEMORY_HOST;
+    options.memory = check_memory();
     options.max_bytes = max_bytes;
     return options;
 }

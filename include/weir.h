@@ -51,10 +51,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** The host as a stream. What is allocated on it is used by no queued work any more, so the host may touch it at once, and
+ * any stream. What is freed on it may be used by no queued work, unless weir has queued that work itself (weir_copy_async)
+ * or was told of it (weir_pool_record_stream). No work can be queued on it. */
+#define WEIR_STREAM_HOST ((weir_stream)(intptr_t)-1)
+
+/**
+ * A copy's source may change when the call returns.
+ */
+#define WEIR_COPY_STAGED 1
+
+/**
+ * A copy's ends are held until a function has been called.
+ */
+#define WEIR_COPY_HOLD 2
+
 /**
  * The device number of plain host memory.
  */
 #define WEIR_DEVICE_HOST -1
+
+/**
+ * The NUMA node nearest to a pool's GPU.
+ */
+#define WEIR_NUMA_NEAREST -1
 
 /**
  * Major version of this header.
@@ -195,7 +215,8 @@ typedef enum {
    */
   WEIR_MEMORY_DEVICE = 0,
   /**
-   * Page-locked host memory.
+   * Page-locked host memory: a GPU reads and writes it, and copies to and from it are asynchronous. Its streams are
+   * the GPU's. The host touches a block when no queued work uses its memory: name WEIR_STREAM_HOST to get such a one.
    */
   WEIR_MEMORY_PINNED = 1,
   /**
@@ -215,8 +236,8 @@ typedef enum {
    */
   WEIR_DEVICE_MEMORY_MAPPED = 0,
   /**
-   * Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
-   * waits for running kernels.
+   * Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries; of pinned memory, segments
+   * registered by cuMemHostRegister. Giving a segment back waits for running kernels.
    */
   WEIR_DEVICE_MEMORY_PLAIN = 1,
 } weir_device_memory;
@@ -305,7 +326,7 @@ typedef struct {
    */
   int32_t memory;
   /**
-   * The GPU's ordinal; ignored for host memory. Default: 0.
+   * The GPU's ordinal, also of the one that pinned memory is for; ignored for host memory. Default: 0.
    */
   int32_t device;
   /**
@@ -358,7 +379,7 @@ typedef struct {
    */
   const char *name;
   /**
-   * A weir_device_memory, for device memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
+   * A weir_device_memory, for device and pinned memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
    */
   int32_t device_memory;
   /**
@@ -394,15 +415,30 @@ typedef struct {
    * otherwise at least a page (2 MiB) and at most max_bytes. Default: 0.
    */
   uint64_t growth_ahead;
+  /**
+   * The host's NUMA node that pinned memory comes from, or WEIR_NUMA_NEAREST: the one nearest to the GPU, or, where the
+   * driver does not say which (before CUDA 12.2), the calling thread's. Default: WEIR_NUMA_NEAREST.
+   */
+  int32_t numa_node;
+  /**
+   * Must be 0.
+   */
+  int32_t reserved_numa;
 } weir_pool_options;
 
 /**
  * A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
  * value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
  * default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
- * of the pool's GPU; other streams must be of a GPU's primary context.
+ * of the pool's GPU; other streams must be of a GPU's primary context. WEIR_STREAM_HOST is the host, for every pool: what
+ * is allocated on it no queued work uses any more, what is freed on it no stream's work may still use.
  */
 typedef void *weir_stream;
+
+/**
+ * What is called when work is complete. It must not throw or unwind.
+ */
+typedef void (*weir_callback)(void *arg);
 
 /**
  * Counters of a pool at one moment. It may grow at its end in later versions. Always
@@ -562,7 +598,7 @@ const char *weir_last_error(void);
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
  * WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
- * or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * or plain), WEIR_NUMA_NODE (a number; -1: the nearest), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
  * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -585,7 +621,7 @@ weir_status weir_pool_options_init(weir_pool_options *options,
  * runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
- * WEIR_ERROR_NOT_SUPPORTED for pinned memory, for ipc_handle_types or gpu_direct_rdma that the device does not have,
+ * WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types or gpu_direct_rdma that the device does not have,
  * when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
  * WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
  * names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
@@ -629,6 +665,16 @@ weir_status weir_pool_release(weir_pool *pool);
  */
 weir_status weir_default_pool(int device,
                               weir_pool **pool);
+
+/**
+ * Gives the default pool of page-locked memory for a GPU, the same for the whole process, and creates it at first use with
+ * the defaults and the environment. Copies with WEIR_COPY_STAGED go through it. The handle is borrowed, as that of
+ * weir_default_pool.
+ *
+ * Errors: those of weir_default_pool; WEIR_ERROR_INVALID_ARGUMENT also for WEIR_DEVICE_HOST.
+ */
+weir_status weir_default_pinned_pool(int device,
+                                     weir_pool **pool);
 
 /**
  * Makes a pool the current one of a device; NULL returns to the default pool. The pool is not retained: when it
@@ -789,7 +835,8 @@ weir_status weir_pool_get_attribute(weir_pool *pool,
  * it. The pool's own GPU always reads and writes, which cannot be changed.
  *
  * Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
- * WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN, for a GPU that does not exist or cannot
+ * WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN (but every GPU reads and writes such pinned
+ * memory), for a GPU that does not exist or cannot
  * reach the pool's, and for the pool's own; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
  */
 weir_status weir_pool_set_access(weir_pool *pool,
@@ -805,6 +852,91 @@ weir_status weir_pool_set_access(weir_pool *pool,
 weir_status weir_pool_get_access(weir_pool *pool,
                                  int device,
                                  int32_t *access);
+
+/**
+ * Queues a copy of `bytes` from `src` to `dst` on `stream`. Either end may be memory of a GPU or of the host, of a pool or
+ * of anybody else. On a driver's stream it is the driver's copy (cuMemcpyAsync), on a host stream the stream's thread makes
+ * it, and on a stream with nothing in flight it is made at once. The two ends do not overlap.
+ *
+ * Blocks of pinned pools, and on host streams of host pools, may be freed as soon as the call has returned, on any stream,
+ * by weir_pool_free_synced too: their memory serves nobody before the copy is complete, so that the next owner may write it
+ * without asking. Any other memory must stay until then, and blocks of device pools follow the order of streams. In a
+ * capture the block belongs to the graph, as by weir_pool_record_stream.
+ *
+ * WEIR_COPY_STAGED: the source may change, or go, when the call returns. Host memory is copied in pieces to page-locked
+ * memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of a host pool of
+ * weir's own), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
+ * behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
+ * no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
+ * that the call waits for. A staged copy that failed may have been made in part.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
+ * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in
+ * memory of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a stream
+ * that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_copy_async(void *dst,
+                            const void *src,
+                            size_t bytes,
+                            weir_stream stream,
+                            uint32_t flags);
+
+/**
+ * Like weir_copy_async, for an end that somebody else owns, such as memory that another library has page-locked:
+ * `release(arg)` is called when the copy is complete. `flags` is 0 or WEIR_COPY_HOLD, which mean the same.
+ *
+ * `release` is called once if the call succeeds, and never if it fails; then the copy may have been queued all the same
+ * (WEIR_ERROR_BACKEND, WEIR_ERROR_DEVICE_LOST), so wait for the stream before the memory goes. How it is called
+ * weir_stream_defer says.
+ *
+ * Errors: those of weir_copy_async; WEIR_ERROR_NULL_POINTER for `release`; WEIR_ERROR_CAPTURE for a stream that is
+ * captured; WEIR_ERROR_UNLOADED also while weir_finalize waits for the functions deferred before.
+ */
+weir_status weir_copy_async_hold(void *dst,
+                                 const void *src,
+                                 size_t bytes,
+                                 weir_stream stream,
+                                 uint32_t flags,
+                                 weir_callback release,
+                                 void *arg);
+
+/**
+ * Has `callback(arg)` called once the work queued on `stream` until now is complete, for what must outlive it.
+ *
+ * It is called by a thread of weir's own, with no lock held and outside of the driver's callbacks, so it may call weir and
+ * the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one stream are called
+ * in the order in which they were deferred; a slow stream holds back no other's. The stream may be destroyed at once. If
+ * the device is lost they are called, since nothing runs any more. All have been called when weir_finalize returns, and at
+ * exit before the driver goes; both wait for the work. A forked child calls none.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that
+ * is captured; WEIR_ERROR_BACKEND, also if there is no thread; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED, also while
+ * weir_finalize waits for those deferred before; WEIR_ERROR_FORKED. `callback` is then never called.
+ */
+weir_status weir_stream_defer(weir_stream stream,
+                              weir_callback callback,
+                              void *arg);
+
+/**
+ * Page-locks memory that the program owns, so that copies from and to it are asynchronous and GPUs reach it, by
+ * cuMemHostRegister; memory that is page-locked already is only noted. The memory must stay until weir_host_unregister or
+ * weir_finalize. It takes about 40 ms for a GiB of memory that was touched before. The driver is opened if nobody has.
+ *
+ * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for memory that overlaps with what is
+ * registered; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
+ * WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ */
+weir_status weir_host_register(void *ptr,
+                               size_t bytes);
+
+/**
+ * Ends what weir_host_register began, after all work queued on the GPUs that pools use. The memory is the program's as
+ * before. NULL is fine; in a forked child it does nothing.
+ *
+ * Errors: WEIR_ERROR_INVALID_ARGUMENT if nothing is registered that begins at `ptr`; WEIR_ERROR_BACKEND;
+ * WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_host_unregister(void *ptr);
 
 /**
  * Allocates `count` blocks of `sizes[i]` bytes into `ptrs[i]`, each as weir_pool_alloc would: all of them, or none

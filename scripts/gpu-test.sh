@@ -34,6 +34,8 @@ Steps:
   stress_memcheck  the stress and the captures under the same
   racecheck        the stress under racecheck
   initcheck        the stress under initcheck
+  copies           direct and staged copies, small ones, and what a pinned pool holds: the goals of docs/copies.md
+  hazard           a hundred thousand copies whose source goes at once
   nvtx             planted mistakes that the NVTX mode must make visible
   ring             two to four GPUs write to each other's blocks while all pools grow, move pages and are trimmed
   nccl             all-reduce of registered and of ordinary blocks, on two or more GPUs; WEIR_NCCL_LIBRARY names NCCL
@@ -47,7 +49,7 @@ END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients kokkos)
+steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -232,6 +234,16 @@ nvtx() {
     echo "note: overflow, late write, leaked block and pool reported, and nothing else"
 }
 
+copies() {
+    WEIR_TEST_MEMORY=device COPY_RATES_GOALS=1 "$tests/copy_rates" | tee "$out/copies.said"
+    local status=$?
+    echo "note: $(grep '^staged' "$out/copies.said")"
+    return $status
+}
+hazard() {
+    WEIR_TEST_MEMORY=device "$tests/hazard.shared" 100000 | tee "$out/hazard.said" &&
+        echo "note: $(grep corrupted "$out/hazard.said")"
+}
 # The ring also under memcheck, with few rounds.
 ring() {
     program ring $((quick ? 1000 : 4000)) || return
@@ -256,6 +268,15 @@ cccl_memcheck() {
     have_rmm || { echo "note: nothing found in cuda::mr and Thrust with weir; no RMM (--wheels)"; return; }
     "${check[@]}" --report-api-errors no "$gpu/gpu.rmm" || return 1
     echo "note: nothing found in cuda::mr, Thrust and RMM with weir"
+copies() {
+    WEIR_TEST_MEMORY=device COPY_RATES_GOALS=1 "$tests/copy_rates" | tee "$out/copies.said"
+    local status=$?
+    echo "note: $(grep '^staged' "$out/copies.said")"
+    return $status
+}
+hazard() {
+    WEIR_TEST_MEMORY=device "$tests/hazard.shared" 100000 | tee "$out/hazard.said" &&
+        echo "note: $(grep corrupted "$out/hazard.said")"
 }
 
 clients() {
@@ -293,6 +314,8 @@ step memcheck 150 memcheck
 step stress_memcheck 90 stress_memcheck
 step racecheck 60 racecheck
 step initcheck 60 initcheck
+step copies 120 copies
+step hazard 60 hazard
 step nvtx 60 nvtx
 step ring 120 ring
 step nccl 60 nccl

@@ -66,6 +66,12 @@ cmake -S "$work/clients" -B "$work/clients/build" -DCMAKE_PREFIX_PATH="$prefix" 
     -DCLIENTS_CCCL="$headers/cccl" -DCLIENTS_CUDA="$headers" >>"$work/cmake.log"
 cmake --build "$work/clients/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
 ctest --test-dir "$work/clients/build" --output-on-failure
+step "the example of copies, copied out of the sources"
+cp -r examples/copy_pipeline "$work/copy_pipeline"
+cmake -S "$work/copy_pipeline" -B "$work/copy_pipeline/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
+cmake --build "$work/copy_pipeline/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
+ctest --test-dir "$work/copy_pipeline/build" --output-on-failure
+
 
 step "the Kokkos example, copied out of the sources"
 cp -r examples/kokkos "$work/kokkos"

@@ -31,7 +31,7 @@ pub type OomCallback = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 pub struct Config {
     /// Where the memory lives.
     pub memory: MemoryKind,
-    /// The device's ordinal; ignored for host memory.
+    /// The device's ordinal, also of the one that pinned memory is for; ignored for host memory.
     pub device: i32,
     /// Physical bytes never exceeded; 0: no limit.
     pub max_bytes: u64,
@@ -47,6 +47,8 @@ pub struct Config {
     pub slack: f64,
     /// How device memory is come by.
     pub device_memory: DeviceMemory,
+    /// The host's NUMA node that pinned memory comes from; None: the one nearest to the device.
+    pub numa_node: Option<i32>,
     /// Network cards can reach the memory.
     pub gpu_direct_rdma: bool,
     /// A mask of CU_MEM_HANDLE_TYPE_*: how the memory can be shared with other processes.
@@ -79,6 +81,7 @@ impl Default for Config {
             },
             slack: 0.025,
             device_memory: DeviceMemory::Mapped,
+            numa_node: None,
             gpu_direct_rdma: false,
             ipc_handle_types: 0,
             blocks_in_one_page: false,

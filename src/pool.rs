@@ -10,6 +10,7 @@ mod apart;
 mod batch;
 mod cached;
 mod capture;
+mod copies;
 mod export;
 mod import;
 mod miss;
@@ -259,6 +260,7 @@ impl Pool {
             heap.relieve(&own.cache);
         }
         self.after_frees(heap, stream, index);
+        self.look_at_held();
         Ok(bytes)
     }
 
@@ -276,6 +278,7 @@ impl Pool {
         if over {
             self.apply_threshold();
         }
+        self.look_at_held();
         Ok(bytes)
     }
 
@@ -403,6 +406,7 @@ impl Pool {
     pub fn stats(&self) -> Result<Stats, Error> {
         self.hear_of_graphs();
         self.look_about();
+        self.look_at_held();
         let mut heap = self.books()?;
         let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();

@@ -6,7 +6,7 @@
 mod common;
 
 use common::M;
-use common::cuda::{handle, options, try_backend};
+use common::cuda::{handle, options, place_of, try_backend};
 use common::standin::{Device, Object, all_calls, alone, control, ok, open, order, rest, stream};
 use weir::backend::cuda::Options;
 use weir::base::error::Error;
@@ -75,7 +75,12 @@ struct World {
 }
 
 fn new_pool(config: &Config, plain: bool) -> Result<Pool, Error> {
-    let backend = try_backend(Options { plain, ..options() });
+    let place = place_of(config);
+    let backend = try_backend(Options {
+        plain,
+        place,
+        ..options()
+    });
     Pool::new(
         config.clone(),
         backend.map_err(|error| Error::Backend(error.to_string()))?,
@@ -231,6 +236,7 @@ impl World {
     }
 }
 
+#[derive(Clone)]
 struct Program {
     name: &'static str,
     config: Config,
@@ -346,7 +352,15 @@ fn programs() -> Vec<Program> {
         ],
     );
     plain.plain = true;
-    vec![small, moving, limit, threshold, apart, plain]
+    let mut pinned = moving.clone();
+    pinned.name = "pinned memory";
+    pinned.config.memory = MemoryKind::Pinned;
+    // memory that cannot be mapped at the first try is registered, which all devices reach
+    pinned.steps.retain(|step| !matches!(step, Access(_)));
+    let mut registered = plain.clone();
+    registered.name = "registered memory";
+    registered.config.memory = MemoryKind::Pinned;
+    vec![small, moving, limit, threshold, apart, plain, pinned, registered]
 }
 
 /// Runs a program while the nth call fails. True if there were that many.

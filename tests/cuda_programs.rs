@@ -7,7 +7,7 @@
 mod common;
 
 use common::M;
-use common::cuda::{handle, options, try_backend};
+use common::cuda::{handle, options, place_of, try_backend};
 use common::random::Random;
 use common::standin::{Device, Object, alone, control, ok, open, order, rest, stream};
 use std::collections::BTreeMap;
@@ -24,7 +24,13 @@ const EVENTS: usize = 3;
 const PIECE: u64 = 16;
 
 fn new_pool(config: Config, plain: bool) -> Pool {
-    let backend = try_backend(Options { plain, ..options() }).expect("a backend");
+    let place = place_of(&config);
+    let backend = try_backend(Options {
+        plain,
+        place,
+        ..options()
+    });
+    let backend = backend.expect("a backend");
     Pool::new(config, backend).expect("a pool")
 }
 
@@ -295,6 +301,26 @@ fn random_programs() {
                 ..config()
             };
             refused += run(seed, config, seed % 6 == 5, 5000, 27);
+            assert_eq!(open(), before, "seed {seed}");
+        }
+        assert!(refused > 10, "the limits were reached: {refused}");
+        drop(device);
+    });
+}
+
+#[test]
+fn random_programs_on_pinned_memory() {
+    alone("random_programs_on_pinned_memory", &[], || {
+        let device = Device::open(0);
+        let before = open();
+        let mut refused = 0;
+        for seed in 300..308 {
+            let config = Config {
+                memory: MemoryKind::Pinned,
+                max_bytes: [0, 96 * M][seed as usize % 2],
+                ..config()
+            };
+            refused += run(seed, config, seed % 4 == 3, 4000, 27);
             assert_eq!(open(), before, "seed {seed}");
         }
         assert!(refused > 10, "the limits were reached: {refused}");

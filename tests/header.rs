@@ -11,12 +11,13 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 12] = [
+const CHAPTERS: [&str; 13] = [
     "types",
     "status",
     "text",
     "options",
     "pool",
+    "copies",
     "batch",
     "stats",
     "order",
@@ -158,7 +159,7 @@ fn layouts_and_numbers_are_frozen() {
         #define CHECK(x) _Static_assert(x, #x)
         #endif
         CHECK(sizeof(weir_status) == 4);
-        CHECK(sizeof(weir_pool_options) == 120);
+        CHECK(sizeof(weir_pool_options) == 128);
         CHECK(offsetof(weir_pool_options, max_bytes) == 16);
         CHECK(offsetof(weir_pool_options, slack) == 56);
         CHECK(offsetof(weir_pool_options, on_oom) == 64);
@@ -167,6 +168,7 @@ fn layouts_and_numbers_are_frozen() {
         CHECK(offsetof(weir_pool_options, one_handle_blocks) == 96);
         CHECK(offsetof(weir_pool_options, thread_caches) == 104);
         CHECK(offsetof(weir_pool_options, growth_ahead) == 112);
+        CHECK(offsetof(weir_pool_options, numa_node) == 120);
         CHECK(sizeof(weir_pool_stats) == 192);
         CHECK(offsetof(weir_pool_stats, largest_free_bytes) == 72);
         CHECK(offsetof(weir_pool_stats, fragmentation) == 184);

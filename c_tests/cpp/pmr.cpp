@@ -129,7 +129,7 @@ void after_finalize() {
 
 int main() {
     program_begin();
-    if (check_on_device()) {
+    if (check_memory() == WEIR_MEMORY_DEVICE) {
         refused();
         return program_end();
     }
@@ -139,6 +139,12 @@ int main() {
     threads();
     if (!check_under("valgrind")) {
         after_finalize(); // blocks that their pool did not outlive are leaks to valgrind, rightly
+    }
+    if (check_memory() == WEIR_MEMORY_PINNED) {
+        weir::pmr_resource shared(weir::pool::of_pinned(0));
+        CHECK(shared.get_pool().memory() == WEIR_MEMORY_PINNED);
+        CHECK(std::pmr::vector<int>(1000, 7, &shared)[999] == 7);
+        return program_end();
     }
     // both outlive the default pool
     static weir::pmr_resource resource;

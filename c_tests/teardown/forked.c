@@ -9,6 +9,10 @@ static weir_pool *pool, *default_pool;
 static weir_stream stream;
 static void *block, *block_of_default;
 
+static atomic_int called;
+
+static void count(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
+
 static void in_child(void) {
     void *p = NULL;
     weir_pool *fresh = NULL;
@@ -17,6 +21,11 @@ static void in_child(void) {
     CHECK_STATUS(WEIR_ERROR_FORKED, weir_pool_alloc(default_pool, 1000, NULL, &p));
     CHECK_STATUS(WEIR_ERROR_FORKED, weir_pool_create(&o, &fresh));
     CHECK(p == NULL && fresh == NULL);
+    CHECK_STATUS(WEIR_ERROR_FORKED, weir_copy_async(block, block_of_default, 1, stream, 0));
+    CHECK_STATUS(WEIR_ERROR_FORKED, weir_copy_async_hold(block, block_of_default, 1, stream, 0, count, &called));
+    CHECK_STATUS(WEIR_ERROR_FORKED, weir_stream_defer(stream, count, &called));
+    CHECK_STATUS(WEIR_ERROR_FORKED, weir_host_register(block, 1));
+    CHECK_OK(weir_host_unregister(block));
     CHECK_OK(weir_pool_free(pool, block, stream));
     CHECK_OK(weir_pool_free(pool, block, stream)); /* nothing is done, so twice is as harmless */
     CHECK_OK(weir_pool_free_synced(default_pool, block_of_default));
@@ -57,6 +66,7 @@ int main(void) {
     CHECK_OK(weir_pool_alloc(default_pool, 2 * MiB, NULL, &block_of_default));
     job write = job_over(block, 2 * MiB, 1), check = job_over(block, 2 * MiB, 1);
     queue_write(stream, &write);
+    CHECK_OK(weir_stream_defer(stream, count, &called));
     weir_pool_stats before = CHECK_STATS(pool);
 
     fork_child(0);
@@ -74,5 +84,7 @@ int main(void) {
     stream_end(stream);
     CHECK_OK(weir_pool_destroy(pool));
     staging_end();
+    CHECK_OK(weir_finalize());
+    CHECK_EQUAL(atomic_load(&called), 1);
     return program_end();
 }

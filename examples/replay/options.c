@@ -9,7 +9,8 @@ static const char usage[] =
     "usage: replay [options] TRACE...\n"
     "Replays recorded allocation traces through a weir pool and tells what that cost.\n"
     "\n"
-    "  --memory host|device   where the pool lives (default: device if one can be made there, else host)\n"
+    "  --memory host|device|pinned\n"
+    "                         where the pool lives (default: device if one can be made there, else host)\n"
     "  --capacity N.NNx       limit of the pool as a multiple of the trace's peak live bytes, for instance 1.01x\n"
     "  --capacity BYTES       limit of the pool in bytes; K, M and G are understood (default: no limit)\n"
     "  --streams real|names   give each of the trace's streams a real one (default), or only a name (on the host)\n"
@@ -71,10 +72,10 @@ static int with_value(const char *option, const char *value, options *o) {
         return replays(value, o);
     }
     if (strcmp(option, "--memory") == 0) {
-        if (strcmp(value, "host") != 0 && strcmp(value, "device") != 0) {
-            return bad(option, value, "expected host or device");
+        if (strcmp(value, "host") != 0 && strcmp(value, "device") != 0 && strcmp(value, "pinned") != 0) {
+            return bad(option, value, "expected host, device or pinned");
         }
-        o->memory = strcmp(value, "host") == 0 ? MEMORY_HOST : MEMORY_DEVICE;
+        o->memory = strcmp(value, "host") == 0 ? MEMORY_HOST : strcmp(value, "device") == 0 ? MEMORY_DEVICE : MEMORY_PINNED;
         return 0;
     }
     if (strcmp(value, "real") != 0 && strcmp(value, "names") != 0) {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 typedef struct {
-    enum { MEMORY_ANY, MEMORY_HOST, MEMORY_DEVICE } memory;
+    enum { MEMORY_ANY, MEMORY_HOST, MEMORY_DEVICE, MEMORY_PINNED } memory;
     double capacity_times;   /* 0: not given that way */
     uint64_t capacity_bytes; /* 0: no limit */
     int named_streams;       /* plain names instead of real streams */

@@ -185,12 +185,17 @@ static uint64_t limit_of(const options *o, const trace *t) {
     return o->capacity_times > 0 ? (uint64_t)((double)t->peak_live * o->capacity_times) : o->capacity_bytes;
 }
 
+static int is_pinned(const options *o) { return o->memory == MEMORY_PINNED; }
+
+/* Can the program look at the blocks? No work is queued that uses them. */
+static int can_look(const options *o, int on_host) { return on_host || is_pinned(o); }
+
 static int open_pool(run *r) {
     weir_pool_options o;
     if (weir_pool_options_init(&o, sizeof o) != WEIR_OK) {
         return failed("options");
     }
-    o.memory = r->on_host ? WEIR_MEMORY_HOST : WEIR_MEMORY_DEVICE;
+    o.memory = r->on_host ? WEIR_MEMORY_HOST : is_pinned(r->options) ? WEIR_MEMORY_PINNED : WEIR_MEMORY_DEVICE;
     o.name = r->trace->name;
     uint64_t limit = limit_of(r->options, r->trace);
     if (limit != 0) {
@@ -312,7 +317,7 @@ static int replay_trace(const options *o, const trace *t, int on_host) {
     int result = -1;
     if (r.streams == NULL || r.blocks == NULL) {
         fprintf(stderr, "replay: out of memory\n");
-    } else if (open_streams(&r) == 0 && (!o->check || !on_host || check_trace(&r) == 0) && time_trace(&r) == 0) {
+    } else if (open_streams(&r) == 0 && (!o->check || !can_look(o, on_host) || check_trace(&r) == 0) && time_trace(&r) == 0) {
         result = close_streams(&r);
     }
     free(r.blocks);
@@ -330,14 +335,14 @@ int main(int argc, char **argv) {
     if (!on_host && device_open() != 0) {
         return 1;
     }
-    printf("weir %s, %s, %s", weir_version(), on_host ? "host memory" : device_name(),
+    printf("weir %s, %s%s, %s", weir_version(), is_pinned(&o) ? "pinned memory for " : "", on_host ? "host memory" : device_name(),
            real_streams(&o, on_host) ? "real streams" : "named streams");
     if (o.capacity_times > 0) {
         printf(", limit %gx peak live", o.capacity_times);
     } else if (o.capacity_bytes > 0) {
         printf(", limit %" PRIu64 " bytes", o.capacity_bytes);
     }
-    printf(", %s\n\n", o.check && on_host ? "every block's contents checked" : "contents not checked");
+    printf(", %s\n\n", o.check && can_look(&o, on_host) ? "every block's contents checked" : "contents not checked");
     print_heading();
     fflush(stdout);
     for (int i = 0; i < o.trace_count; i++) {

@@ -1,9 +1,10 @@
 /**
  * @file weir/pmr.hpp
- * A weir pool of host memory as a std::pmr::memory_resource.
+ * A weir pool of host or pinned memory as a std::pmr::memory_resource.
  *
  *   weir::pmr_resource resource;                       // the process-wide host pool
  *   std::pmr::vector<double> numbers(1000, &resource);
+ *   weir::pmr_resource pinned(weir::pool::of_pinned(0));  // the process-wide page-locked one for GPU 0
  *
  * Which pools. Those whose memory the host reaches: WEIR_MEMORY_HOST and WEIR_MEMORY_PINNED. Any other is refused when
  * the resource is made, by weir::error with WEIR_ERROR_INVALID_ARGUMENT.
@@ -13,9 +14,10 @@
  *
  * Threads. Any thread may allocate and deallocate; what a container does with the memory is the container's.
  *
- * Streams. Containers read and write as soon as they have memory and know of no stream. With no stream (nullptr) memory is
- * everybody's at once when it is deallocated, so nothing may be in flight there: wait for copies and host-stream work that
- * use a container before it goes or grows. With a stream, memory that is deallocated is for requests on that stream at
+ * Streams. Containers read and write as soon as they have memory and know of no stream. On WEIR_STREAM_HOST (the default)
+ * they get memory that no queued work uses, and what they deallocate is everybody's at once, but for copies that
+ * weir_copy_async has queued: those are waited for before the memory is used again. Wait for other work that uses a
+ * container before it goes or grows. With a stream, memory that is deallocated is for requests on that stream at
  * once, even while work queued there uses it: then the container itself may be touched only inside work on that stream,
  * or when the stream has been waited for.
  *
@@ -35,7 +37,7 @@ class pmr_resource : public std::pmr::memory_resource {
     /** The current pool of plain host memory. */
     pmr_resource() : pmr_resource(pool::of_host()) {}
 
-    explicit pmr_resource(pool from, weir_stream stream = nullptr) : pool_(std::move(from)), stream_(stream) {
+    explicit pmr_resource(pool from, weir_stream stream = WEIR_STREAM_HOST) : pool_(std::move(from)), stream_(stream) {
         if (pool_.memory() == WEIR_MEMORY_DEVICE) {
             throw error(WEIR_ERROR_INVALID_ARGUMENT,
                         "weir::pmr_resource: the pool is of device memory, which containers on the host cannot use; pass "

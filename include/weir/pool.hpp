@@ -102,6 +102,13 @@ class pool {
     /** The same for plain host memory. */
     static pool of_host() { return of_device(WEIR_DEVICE_HOST); }
 
+    /** The default pool of page-locked memory for a GPU. */
+    static pool of_pinned(int device) {
+        weir_pool *pinned = nullptr;
+        check(weir_default_pinned_pool(device, &pinned));
+        return share(pinned);
+    }
+
     /** A further reference to a pool of the C interface. */
     static pool share(weir_pool *handle) {
         check(weir_pool_retain(handle));

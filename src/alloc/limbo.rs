@@ -17,6 +17,8 @@ pub struct Users {
     pub(super) born: Option<Timeline>,
     pub(super) streams: Vec<Timeline>,
     pub(super) loan: Loan,
+    /// Copies of weir's own from or to the block: streams, and the numbers behind which an event covers them.
+    copies: Clock,
     /// Empty, with room for what its free will need.
     needs: Clock,
 }
@@ -31,6 +33,14 @@ pub struct Limbo {
     pub(super) loan: Loan,
 }
 
+impl Users {
+    /// A free allocates nothing.
+    fn make_room(&mut self) {
+        let most = self.streams.len() + self.copies.len() + 2;
+        self.needs.reserve(most);
+    }
+}
+
 impl Heap {
     /// The block is used on `stream` too.
     pub fn record_use(&mut self, block: Block, by: Timeline) {
@@ -39,15 +49,31 @@ impl Heap {
         let users = self.users_of(start);
         if !users.streams.contains(&by) {
             users.streams.push(by);
-            users.needs.reserve(users.streams.len() + 2);
+            users.make_room();
         }
+    }
+
+    /// A copy from or to the block has been queued, on a stream that is not captured. Gives the stream and the number that
+    /// is now to be covered by an event.
+    pub fn note_copy(&mut self, block: Block, by: Timeline) -> (u32, u64) {
+        let index = self.stream(by);
+        let number = self.arena_mut(index).tick(0);
+        let start = self.block_start(block);
+        self.directory.set_special(start);
+        let users = self.users_of(start);
+        match users.copies.iter_mut().find(|copy| copy.0 == index) {
+            Some(copy) => copy.1 = number,
+            None => users.copies.push((index, number)),
+        }
+        users.make_room();
+        (index, number)
     }
 
     /// The entry of a block's users, with room for all that its free will need.
     pub(super) fn users_of(&mut self, at: u64) -> &mut Users {
         self.limbo.reserve(self.also_used.len() + 1);
         let users = self.also_used.entry(at).or_default();
-        users.needs.reserve(users.streams.len() + 2);
+        users.make_room();
         users
     }
 
@@ -61,6 +87,9 @@ impl Heap {
             .also_used
             .remove(&self.block_start(block))
             .unwrap_or_default();
+        let mut copies = std::mem::take(&mut users.copies);
+        copies.retain(|&(stream, number)| !self.is_complete(stream, number));
+        users.copies = copies;
         if complete {
             // only its owner knows when a graph is done
             users.streams.retain(|user| user.capture.is_some());
@@ -73,7 +102,8 @@ impl Heap {
                 _ => users.streams.push(Timeline::of(here.stream)),
             }
         }
-        (users.born.is_some() || !users.streams.is_empty() || users.loan.borrowers > 0).then_some(users)
+        let used = users.born.is_some() || !users.streams.is_empty() || !users.copies.is_empty();
+        (used || users.loan.borrowers > 0).then_some(users)
     }
 
     /// A block freed while others use it waits for all of them. Events of streams can be recorded only in calls
@@ -83,13 +113,17 @@ impl Heap {
             born,
             streams,
             loan,
+            copies,
             mut needs,
         } = users;
+        needs.extend(copies);
         let mut need = |heap: &mut Heap, user: u32| {
-            if !needs.iter().any(|need| need.0 == user) {
-                needs.push((user, heap.arena_mut(user).tick(bytes)));
-                heap.want_event(user);
+            let number = heap.arena_mut(user).tick(bytes);
+            match needs.iter_mut().find(|need| need.0 == user) {
+                Some(need) => need.1 = number,
+                None => needs.push((user, number)),
             }
+            heap.want_event(user);
         };
         for id in streams.into_iter().chain(born) {
             let user = self.stream(id);

@@ -24,6 +24,8 @@ pub mod metered;
 pub mod nvtx;
 pub mod process;
 pub mod sparse;
+pub mod staging;
+pub mod transfer;
 
 /// Why a backend call failed. A failed call has changed nothing.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -12,6 +12,11 @@ pub struct Addr(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StreamHandle(pub usize);
 
+impl StreamHandle {
+    /// The host, which is behind all work that has been waited for: no work is ever queued on it.
+    pub const HOST: StreamHandle = StreamHandle(usize::MAX);
+}
+
 /// A stream's identity, which is never reused within a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u64);

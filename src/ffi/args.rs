@@ -2,6 +2,7 @@
 
 use super::types::weir_pool;
 use crate::base::error::Error;
+use std::ffi::c_void;
 use std::ptr::NonNull;
 
 /// The number in a pool handle.
@@ -12,6 +13,14 @@ pub(super) fn handle(pool: *const weir_pool) -> Result<usize, Error> {
             hint: "pass what weir_pool_create or weir_default_pool gave",
         }),
         handle => Ok(handle),
+    }
+}
+
+/// A pointer of the caller's that is needed.
+pub(super) fn not_null(pointer: *mut c_void, what: &'static str, hint: &'static str) -> Result<(), Error> {
+    match pointer.is_null() {
+        true => Err(Error::NullPointer { what, hint }),
+        false => Ok(()),
     }
 }
 

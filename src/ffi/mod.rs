@@ -11,6 +11,7 @@
 mod args;
 pub mod batch;
 pub mod capture;
+pub mod copies;
 pub mod frameworks;
 mod guard;
 pub mod host_streams;

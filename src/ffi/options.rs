@@ -3,7 +3,9 @@
 use super::args;
 use super::guard::{InChild, guard};
 use super::status::weir_status;
-use super::types::{device_memory, memory, weir_device_memory, weir_oom_callback, weir_pool};
+use super::types::{
+    WEIR_NUMA_NEAREST, device_memory, memory, weir_device_memory, weir_oom_callback, weir_pool,
+};
 use crate::base::error::Error;
 use crate::config::{Config, DeviceMemory, MemoryKind, OomCallback, Reuse};
 use crate::lifecycle::environment;
@@ -19,7 +21,7 @@ pub struct weir_pool_options {
     pub struct_size: usize,
     /// A weir_memory. Default: WEIR_MEMORY_DEVICE.
     pub memory: i32,
-    /// The GPU's ordinal; ignored for host memory. Default: 0.
+    /// The GPU's ordinal, also of the one that pinned memory is for; ignored for host memory. Default: 0.
     pub device: i32,
     /// Bytes of memory that the pool never exceeds; 0: no limit. Default: 0.
     pub max_bytes: u64,
@@ -48,7 +50,7 @@ pub struct weir_pool_options {
     pub on_oom_user: *mut c_void,
     /// Shown in messages and reports; copied; NULL: "pool". Default: NULL.
     pub name: *const c_char,
-    /// A weir_device_memory, for device memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
+    /// A weir_device_memory, for device and pinned memory. Default: WEIR_DEVICE_MEMORY_MAPPED.
     pub device_memory: i32,
     /// 0 or 1: network cards can reach device memory (GPUDirect RDMA). Default: 0.
     pub gpu_direct_rdma: i32,
@@ -71,6 +73,11 @@ pub struct weir_pool_options {
     /// a page. The thread starts when the pool first grows, sleeps when it does not grow, and ends with the pool. 0: none;
     /// otherwise at least a page (2 MiB) and at most max_bytes. Default: 0.
     pub growth_ahead: u64,
+    /// The host's NUMA node that pinned memory comes from, or WEIR_NUMA_NEAREST: the one nearest to the GPU, or, where the
+    /// driver does not say which (before CUDA 12.2), the calling thread's. Default: WEIR_NUMA_NEAREST.
+    pub numa_node: i32,
+    /// Must be 0.
+    pub reserved_numa: i32,
 }
 
 /// The size of the struct when it was first published; it has only grown since.
@@ -121,6 +128,8 @@ fn from_config(config: &Config) -> weir_pool_options {
         thread_caches: config.thread_caches.into(),
         declared_streams: config.declared_streams.into(),
         growth_ahead: config.growth_ahead,
+        numa_node: config.numa_node.unwrap_or(WEIR_NUMA_NEAREST),
+        reserved_numa: 0,
     }
 }
 
@@ -175,11 +184,15 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             given.ipc_handle_types
         )));
     }
-    if given.reserved != 0 {
-        return Err(Error::InvalidArgument(format!(
-            "reserved is {}; pass 0, as weir_pool_options_init does",
-            given.reserved
-        )));
+    for (name, value) in [
+        ("reserved", given.reserved),
+        ("reserved_numa", given.reserved_numa),
+    ] {
+        if value != 0 {
+            return Err(Error::InvalidArgument(format!(
+                "{name} is {value}; pass 0, as weir_pool_options_init does"
+            )));
+        }
     }
     if !(given.slack >= 0.0 && given.slack.is_finite()) {
         return Err(Error::InvalidArgument(format!(
@@ -206,6 +219,7 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
             )?,
         },
         slack: given.slack,
+        numa_node: numa_node(given.numa_node)?,
         device_memory: device_memory(given.device_memory)?,
         gpu_direct_rdma: switch(given.gpu_direct_rdma, "gpu_direct_rdma")?,
         ipc_handle_types: given.ipc_handle_types,
@@ -216,6 +230,16 @@ pub(super) unsafe fn read(options: *const weir_pool_options) -> Result<(Config, 
         on_oom: on_oom(&given, &cell),
     };
     Ok((config, cell))
+}
+
+fn numa_node(given: i32) -> Result<Option<i32>, Error> {
+    match given {
+        WEIR_NUMA_NEAREST => Ok(None),
+        0.. => Ok(Some(given)),
+        _ => Err(Error::InvalidArgument(format!(
+            "numa_node is {given}; pass a node's number, or WEIR_NUMA_NEAREST (-1)"
+        ))),
+    }
 }
 
 fn switch(given: i32, what: &str) -> Result<bool, Error> {
@@ -241,7 +265,7 @@ fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
 
 /// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
 /// WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
-/// or plain), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+/// or plain), WEIR_NUMA_NODE (a number; -1: the nearest), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
 /// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
 ///
 /// `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -369,6 +393,14 @@ mod tests {
         });
         refused(weir_pool_options {
             slack: -0.1,
+            ..given()
+        });
+        refused(weir_pool_options {
+            numa_node: -2,
+            ..given()
+        });
+        refused(weir_pool_options {
+            reserved_numa: 1,
             ..given()
         });
         refused(weir_pool_options {

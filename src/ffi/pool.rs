@@ -98,7 +98,7 @@ pub(super) fn pointer(at: Addr) -> *mut c_void {
 /// runtime must have been initialised before. Memory with live blocks is not given back when such a pool ends.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_STRUCT_SIZE; WEIR_ERROR_INVALID_ARGUMENT for a value out of range;
-/// WEIR_ERROR_NOT_SUPPORTED for pinned memory, for ipc_handle_types or gpu_direct_rdma that the device does not have,
+/// WEIR_ERROR_NOT_SUPPORTED for ipc_handle_types or gpu_direct_rdma that the device does not have,
 /// when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
 /// WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
 /// names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
@@ -172,6 +172,24 @@ pub unsafe extern "C" fn weir_default_pool(device: c_int, pool: *mut *mut weir_p
         // SAFETY: NULL or the caller's variable.
         let out = unsafe { Out::new(pool, "pool") }?;
         out.set(args::pool(defaults::default_pool(device, options::defaults)?));
+        Ok(())
+    })
+}
+
+/// Gives the default pool of page-locked memory for a GPU, the same for the whole process, and creates it at first use with
+/// the defaults and the environment. Copies with WEIR_COPY_STAGED go through it. The handle is borrowed, as that of
+/// weir_default_pool.
+///
+/// Errors: those of weir_default_pool; WEIR_ERROR_INVALID_ARGUMENT also for WEIR_DEVICE_HOST.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_default_pinned_pool(device: c_int, pool: *mut *mut weir_pool) -> weir_status {
+    guard("weir_default_pinned_pool", InChild::Refuse, || {
+        // SAFETY: NULL or the caller's variable.
+        let out = unsafe { Out::new(pool, "pool") }?;
+        out.set(args::pool(defaults::default_pinned_pool(
+            device,
+            options::defaults,
+        )?));
         Ok(())
     })
 }
@@ -551,7 +569,8 @@ pub unsafe extern "C" fn weir_pool_get_attribute(
 /// it. The pool's own GPU always reads and writes, which cannot be changed.
 ///
 /// Errors: the pool errors; WEIR_ERROR_INVALID_ARGUMENT for an access that does not exist;
-/// WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN, for a GPU that does not exist or cannot
+/// WEIR_ERROR_NOT_SUPPORTED for a host pool, for WEIR_DEVICE_MEMORY_PLAIN (but every GPU reads and writes such pinned
+/// memory), for a GPU that does not exist or cannot
 /// reach the pool's, and for the pool's own; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_set_access(

@@ -16,7 +16,8 @@ pub struct weir_pool {
 /// A stream: a CUstream or cudaStream_t, a host stream, or NULL for the default stream. For a host pool any
 /// value that is not a live host stream is a stream with nothing in flight. For a device pool NULL and 1 are the legacy
 /// default stream and 2 (cudaStreamPerThread) is the calling thread's, of the context that is current or, if none is,
-/// of the pool's GPU; other streams must be of a GPU's primary context.
+/// of the pool's GPU; other streams must be of a GPU's primary context. WEIR_STREAM_HOST is the host, for every pool: what
+/// is allocated on it no queued work uses any more, what is freed on it no stream's work may still use.
 pub type weir_stream = *mut c_void;
 
 /// An event: a CUevent or cudaEvent_t, or a host event.
@@ -31,8 +32,19 @@ pub type weir_oom_callback =
 /// Work for a host stream. It must not throw or unwind.
 pub type weir_host_function = Option<unsafe extern "C" fn(arg: *mut c_void)>;
 
+/// What is called when work is complete. It must not throw or unwind.
+pub type weir_callback = Option<unsafe extern "C" fn(arg: *mut c_void)>;
+
+/// A copy's source may change when the call returns.
+pub const WEIR_COPY_STAGED: u32 = 1;
+/// A copy's ends are held until a function has been called.
+pub const WEIR_COPY_HOLD: u32 = 2;
+
 /// The device number of plain host memory.
 pub const WEIR_DEVICE_HOST: i32 = -1;
+
+/// The NUMA node nearest to a pool's GPU.
+pub const WEIR_NUMA_NEAREST: i32 = -1;
 
 /// Where a pool's memory lives.
 #[repr(C)]
@@ -40,7 +52,8 @@ pub const WEIR_DEVICE_HOST: i32 = -1;
 pub enum weir_memory {
     /// Memory of a GPU.
     WEIR_MEMORY_DEVICE = 0,
-    /// Page-locked host memory.
+    /// Page-locked host memory: a GPU reads and writes it, and copies to and from it are asynchronous. Its streams are
+    /// the GPU's. The host touches a block when no queued work uses its memory: name WEIR_STREAM_HOST to get such a one.
     WEIR_MEMORY_PINNED = 1,
     /// Plain host memory.
     WEIR_MEMORY_HOST = 2,
@@ -54,8 +67,8 @@ pub enum weir_device_memory {
     /// uses, and gives nothing back that would wait for running kernels. A device or driver that cannot map pages gets
     /// plain memory.
     WEIR_DEVICE_MEMORY_MAPPED = 0,
-    /// Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries. Giving a segment back
-    /// waits for running kernels.
+    /// Segments from cuMemAlloc, for those who need it: cuIpcGetMemHandle, many MPI libraries; of pinned memory, segments
+    /// registered by cuMemHostRegister. Giving a segment back waits for running kernels.
     WEIR_DEVICE_MEMORY_PLAIN = 1,
 }
 

@@ -11,14 +11,11 @@ pub fn create(config: &Config) -> Result<Arc<dyn Backend>, Error> {
     match config.memory {
         MemoryKind::Host if config.ipc_handle_types != 0 => Ok(host::HostBackend::shared().map_err(error)?),
         MemoryKind::Host => Ok(host::HostBackend::new().map_err(error)?),
-        MemoryKind::Device => device(config),
-        MemoryKind::Pinned => Err(Error::NotSupported(
-            "page-locked host memory comes with a later version; ask for WEIR_MEMORY_DEVICE or WEIR_MEMORY_HOST".into(),
-        )),
+        MemoryKind::Device | MemoryKind::Pinned => of_driver(config),
     }
 }
 
-fn device(config: &Config) -> Result<Arc<dyn Backend>, Error> {
+fn of_driver(config: &Config) -> Result<Arc<dyn Backend>, Error> {
     let driver = cuda::open().map_err(Error::DriverUnavailable)?;
     // after the driver has been opened, so that this handler runs before the driver's own
     end::prepare_devices()?;
@@ -30,12 +27,19 @@ fn device(config: &Config) -> Result<Arc<dyn Backend>, Error> {
             config.device
         )));
     }
-    let shown = environment::nvtx(environment::process_variable)?;
+    let (place, shown) = match config.memory {
+        MemoryKind::Pinned => (cuda::Place::Host(config.numa_node), false),
+        _ => (
+            cuda::Place::Device,
+            environment::nvtx(environment::process_variable)?,
+        ),
+    };
     let options = cuda::Options {
         device: config.device,
+        place,
         // tools know blocks in plain memory only
         plain: shown || config.device_memory == DeviceMemory::Plain,
-        gpu_direct_rdma: config.gpu_direct_rdma,
+        gpu_direct_rdma: config.gpu_direct_rdma && place == cuda::Place::Device,
         handle_types: config.ipc_handle_types,
     };
     let backend = cuda::CudaBackend::new(driver, options).map_err(error)?;

@@ -1,6 +1,6 @@
 //! The process-wide pool of each device, and the pool that is current there.
 //!
-//! Invariant: a device has at most one live default pool; who asks while another thread creates it waits for
+//! Invariant: a device has at most one live default pool of each kind of memory; who asks while another thread creates it waits for
 //! that one. A current or default pool that was ended is forgotten by whoever asks next.
 //!
 //! Locks: `CREATING` is held while a default pool is created, so by calls that would have to wait for it
@@ -21,6 +21,9 @@ const DEVICES: usize = 65;
 struct Device {
     /// The handle of the default pool; 0: none yet.
     default: AtomicUsize,
+    /// The same of the host's memory that is page-locked for the device; of the host: what staged copies go through, which
+    /// nobody else is given.
+    pinned: AtomicUsize,
     /// The handle set by the program; 0: the default is current.
     current: AtomicUsize,
 }
@@ -28,6 +31,7 @@ struct Device {
 static TABLE: [Device; DEVICES] = [const {
     Device {
         default: AtomicUsize::new(0),
+        pinned: AtomicUsize::new(0),
         current: AtomicUsize::new(0),
     }
 }; DEVICES];
@@ -44,13 +48,49 @@ fn device(number: i32) -> Result<&'static Device, Error> {
 
 /// The default pool of a device, created with the options of `config` when there is none.
 pub fn default_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>) -> Result<usize, Error> {
-    let device = device(number)?;
-    let known = device.default.load(Ordering::Acquire);
+    let kind = if number == HOST {
+        MemoryKind::Host
+    } else {
+        MemoryKind::Device
+    };
+    default_of(&device(number)?.default, number, kind, config)
+}
+
+/// The default pool of page-locked memory for a device, created with the options of `config` when there is none.
+pub fn default_pinned_pool(
+    number: i32,
+    config: impl FnOnce() -> Result<Config, Error>,
+) -> Result<usize, Error> {
+    if number == HOST {
+        return Err(Error::InvalidArgument(
+            "memory is page-locked for a device: pass the ordinal of one, not WEIR_DEVICE_HOST".into(),
+        ));
+    }
+    staging_pool(number, config)
+}
+
+/// The pool that staged copies on a device's streams, or on the host's, go through.
+pub fn staging_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>) -> Result<usize, Error> {
+    let kind = if number == HOST {
+        MemoryKind::Host
+    } else {
+        MemoryKind::Pinned
+    };
+    default_of(&device(number)?.pinned, number, kind, config)
+}
+
+fn default_of(
+    place: &AtomicUsize,
+    number: i32,
+    kind: MemoryKind,
+    config: impl FnOnce() -> Result<Config, Error>,
+) -> Result<usize, Error> {
+    let known = place.load(Ordering::Acquire);
     if POOLS.is_live(known) {
         return Ok(known);
     }
     let _creating = CREATING.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = device.default.load(Ordering::Acquire);
+    let known = place.load(Ordering::Acquire);
     if POOLS.is_live(known) {
         return Ok(known);
     }
@@ -59,17 +99,15 @@ pub fn default_pool(number: i32, config: impl FnOnce() -> Result<Config, Error>)
         return Err(Error::Unloaded);
     }
     let mut config = config()?;
-    if number == HOST {
-        config.memory = MemoryKind::Host;
-        config.device = 0;
-        config.name = "default host pool".into();
-    } else {
-        config.memory = MemoryKind::Device;
-        config.device = number;
-        config.name = format!("default pool of device {number}");
-    }
+    config.memory = kind;
+    config.device = number.max(0);
+    config.name = match kind {
+        MemoryKind::Host => "default host pool".into(),
+        MemoryKind::Device => format!("default pool of device {number}"),
+        MemoryKind::Pinned => format!("default pinned pool for device {number}"),
+    };
     let handle = end::create(config)?;
-    device.default.store(handle, Ordering::Release);
+    place.store(handle, Ordering::Release);
     Ok(handle)
 }
 
@@ -130,7 +168,8 @@ pub fn forget_current() {
 pub fn handles() -> impl Iterator<Item = usize> {
     TABLE
         .iter()
-        .map(|device| device.default.load(Ordering::Acquire))
+        .flat_map(|device| [&device.default, &device.pinned])
+        .map(|place| place.load(Ordering::Acquire))
         .filter(|handle| POOLS.is_live(*handle))
 }
 

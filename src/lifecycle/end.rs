@@ -3,7 +3,7 @@
 //! A pool is first removed from the registry and then ended, so no call can begin on a pool that is ending; a
 //! call that was under way finds out from the pool itself.
 //!
-//! At exit the default pools end, because nobody else can end them, and so do the workers of all pools and of host
+//! What the program deferred until work is complete is called before anything ends. At exit the default pools end, because nobody else can end them, and so do the workers of all pools and of host
 //! streams. A pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
 //! static destructors that run later can still use it. Pools of devices end first, in a handler of their own that runs
 //! while the driver is still there; what is asked of such pools after that touches their books alone.
@@ -11,7 +11,8 @@
 //! Locks: `ENDING` is held while `finalize` ends pools, so that every caller returns to a process without any.
 
 use super::registry::{self, Ending, POOLS};
-use super::{backends, defaults, order, threads};
+use super::{backends, defaults, deferred, order, threads};
+use crate::backend::cuda::registrations;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, Human};
@@ -77,7 +78,10 @@ extern "C" fn on_exit_of_devices() {
     // a pool that is still there may yet be destroyed, but when tools look the driver is gone
     at_exit(
         |kind| kind != MemoryKind::Host,
-        || POOLS.pools().for_each(|pool| pool.abandon()),
+        || {
+            registrations::shutdown();
+            POOLS.pools().for_each(|pool| pool.abandon());
+        },
     );
 }
 
@@ -95,6 +99,7 @@ fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
     // A panic must not reach the C library, and nobody is left to be told.
     let _ = std::panic::catch_unwind(|| {
         EXITING.store(true, Ordering::SeqCst);
+        deferred::finish();
         dismiss_workers(ends);
         for handle in defaults::handles() {
             if POOLS.get(handle).is_ok_and(|pool| ends(pool.config().memory))
@@ -176,6 +181,7 @@ pub fn finalize() -> Result<(), Error> {
     if forked() {
         return Ok(());
     }
+    deferred::finish();
     let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     forget();
     defaults::forget_current();
@@ -190,6 +196,7 @@ pub fn finalize() -> Result<(), Error> {
             reports.extend(report(handle, &pool, &pool.end()));
         }
     }
+    registrations::shutdown();
     drop(ending);
     forget();
     order::shutdown();

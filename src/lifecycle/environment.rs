@@ -38,6 +38,9 @@ pub fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, Error
     if let Some(text) = set("WEIR_DECLARED_STREAMS") {
         config.declared_streams = text.switch()?;
     }
+    if let Some(text) = set("WEIR_NUMA_NODE") {
+        config.numa_node = text.node()?;
+    }
     if let Some(text) = set("WEIR_DEVICE_MEMORY") {
         config.device_memory = text.device_memory()?;
     }
@@ -92,6 +95,16 @@ impl Variable {
         number
             .filter(|number| number.is_finite() && *number >= 0.0)
             .ok_or_else(|| self.malformed("a fraction of at least 0 such as 0.025"))
+    }
+
+    /// -1 is the nearest one.
+    fn node(&self) -> Result<Option<i32>, Error> {
+        let number: Option<i32> = self.text.trim().parse().ok();
+        match number {
+            Some(-1) => Ok(None),
+            Some(node) if node >= 0 => Ok(Some(node)),
+            _ => Err(self.malformed("the number of a NUMA node, or -1 for the nearest")),
+        }
     }
 
     fn device_memory(&self) -> Result<DeviceMemory, Error> {
@@ -159,6 +172,8 @@ mod tests {
             ("WEIR_INITIAL_BYTES", "18446744073709551616"),
             ("WEIR_INITIAL_BYTES", "16777216T"),
             ("WEIR_GROWTH_AHEAD", "much"),
+            ("WEIR_NUMA_NODE", "-2"),
+            ("WEIR_NUMA_NODE", "near"),
             ("WEIR_SLACK", "nan"),
             ("WEIR_SLACK", "-0.5"),
             ("WEIR_SLACK", "inf"),

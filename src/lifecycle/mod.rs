@@ -1,5 +1,5 @@
 //! Which pools there are, and how they end: handles, per-device defaults, the ordering hooks that every pool
-//! learns of, finalize, exit and fork.
+//! learns of, copies and calls that wait for work, finalize, exit and fork.
 //!
 //! A handle is a checked number, never an address, so a wrong or stale one is an error and not a crash.
 //! Nothing on the heap belongs to this layer while no pool is live.
@@ -10,10 +10,13 @@
 #![forbid(unsafe_code)]
 
 pub mod backends;
+pub mod copies;
 pub mod defaults;
+pub mod deferred;
 pub mod end;
 pub mod environment;
 pub mod order;
+pub mod pinning;
 pub mod registry;
 pub mod share;
 pub mod threads;

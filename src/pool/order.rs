@@ -97,9 +97,13 @@ impl Pool {
 
     fn record(&self, covers: u64, stream: Named, index: u32) {
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
-        let Ok(event) = self.backend.record(stream.handle) else {
-            return;
-        };
+        if let Ok(event) = self.backend.record(stream.handle) {
+            self.add_event(event, covers, index);
+        }
+    }
+
+    /// Adds an event that was recorded after `covers` was read of a stream.
+    pub(super) fn add_event(&self, event: Event, covers: u64, index: u32) {
         let Ok(mut heap) = self.books() else {
             // nobody has heard of the event, and the end has been through with the others
             if event != Event::COMPLETE && self.backend.usable() {

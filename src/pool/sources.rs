@@ -5,6 +5,7 @@ use super::Pool;
 use crate::alloc::plan::Sources;
 use crate::backend::Backend;
 use crate::base::error::Error;
+use crate::config::MemoryKind;
 use std::sync::atomic::Ordering;
 
 /// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
@@ -21,6 +22,7 @@ const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
+const LEEWAY_PINNED: f64 = 0.03;
 
 /// Bytes that may be created, and in what pages.
 pub(super) struct Room {
@@ -136,6 +138,15 @@ impl Pool {
         (largest.min(most), largest)
     }
 
+    /// The most that requests without order may have beyond the slack, as a share. To page-lock memory takes six times as
+    /// long as to map what there is (0.25 and 0.04 ms a MiB on an H100's host), and the host needs its memory.
+    fn most_leeway(&self) -> f64 {
+        match self.config.memory {
+            MemoryKind::Pinned => LEEWAY_PINNED,
+            MemoryKind::Device | MemoryKind::Host => f64::INFINITY,
+        }
+    }
+
     pub(super) fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
@@ -148,7 +159,7 @@ impl Pool {
         };
         // what a threshold would have it give back at the next free is not worth creating
         let leeway = match stats.reserved < heap.release_threshold {
-            true => heap.leeway.share(),
+            true => heap.leeway.share().min(self.most_leeway()),
             false => 0.0,
         };
         let within = |slack: f64| {

@@ -126,6 +126,7 @@ static void prepare(void) {
     static const char *const truth[] = {"0", "1", NULL};
     settings.version = (int)number_from("WEIR_STANDIN_VERSION", 13000);
     settings.devices = (int)number_from("WEIR_STANDIN_DEVICES", 2);
+    settings.nodes = (int)number_from("WEIR_STANDIN_NODES", 2);
     settings.memory = number_from("WEIR_STANDIN_MEMORY", (uint64_t)16 << 30);
     settings.granularity = number_from("WEIR_STANDIN_GRANULARITY", (uint64_t)2 << 20);
     settings.mapping_limit = number_from("WEIR_STANDIN_MAPPINGS", 524032);

@@ -22,6 +22,9 @@
 #pragma GCC visibility push(hidden)
 
 #define MAX_DEVICES 16
+/* Where memory may be, and who may reach it: the cards, and behind them the host. */
+#define HOST MAX_DEVICES
+#define PLACES (MAX_DEVICES + 1)
 #define MAX_CONTEXT_STACK 32
 
 
@@ -45,6 +48,7 @@ uint64_t thread_id(void);
 struct settings {
     int version;
     int devices;
+    int nodes; /* of the host's memory */
     uint64_t memory;
     uint64_t granularity;
     uint64_t mapping_limit;

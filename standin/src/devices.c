@@ -3,17 +3,33 @@
 #include "calls.h"
 #include "contexts.h"
 
-static struct device devices[MAX_DEVICES];
+static struct device devices[PLACES];
 
 void devices_prepare(void) {
     for (int i = 0; i < settings.devices; i++) {
         devices[i].ordinal = i;
         devices[i].memory = settings.memory;
     }
+    devices[HOST].ordinal = HOST;
+    devices[HOST].memory = settings.memory;
 }
 
 struct device *device_numbered(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < settings.devices ? &devices[ordinal] : NULL;
+}
+
+struct device *device_host(void) { return &devices[HOST]; }
+
+CUresult place_of(const CUmemLocation *location, int *place) {
+    if (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA && settings.version >= 12020) {
+        *place = HOST;
+        return location->id >= 0 && location->id < settings.nodes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    *place = location->id;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return device_numbered(location->id) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult device_take(struct device *device, uint64_t bytes) {
@@ -106,6 +122,13 @@ static CUresult attribute_of(int *value, CUdevice_attribute attribute, const str
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
         *value = settings.vmm && settings.version >= 10020;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        *value = settings.vmm && settings.version >= 12020 && settings.nodes > 0;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+        /* Each card is near another node. */
+        *value = settings.version >= 12020 && settings.nodes > 0 ? device->ordinal % settings.nodes : -1;
         return CUDA_SUCCESS;
     default:
         /* What there is none of; a number beyond all attributes is an error. */

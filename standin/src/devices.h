@@ -20,6 +20,10 @@ struct device {
 void devices_prepare(void);
 /* NULL: there is no such device. */
 struct device *device_numbered(CUdevice ordinal);
+/* The host, as a place that has memory: of no ordinal that a program knows, and never lost. */
+struct device *device_host(void);
+/* Whose memory, or access, a location means: a card's ordinal, or HOST. */
+CUresult place_of(const CUmemLocation *location, int *place);
 /* Takes bytes from the card, or CUDA_ERROR_OUT_OF_MEMORY. */
 CUresult device_take(struct device *device, uint64_t bytes);
 void device_give(struct device *device, uint64_t bytes);

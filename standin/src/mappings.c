@@ -7,7 +7,7 @@
 
 struct ranges reservations, mappings;
 
-/* Mappings that some device has access to. */
+/* Mappings that somebody has access to. */
 static uint64_t accessible;
 
 #define HOST_PAGE ((size_t)4096)
@@ -113,7 +113,7 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
 
 static int protection(const struct mapping *mapping) {
     int all = 0;
-    for (int i = 0; i < MAX_DEVICES; i++) {
+    for (int i = 0; i < PLACES; i++) {
         all |= mapping->access[i];
     }
     return (all & 1 ? PROT_READ : PROT_NONE) | (all & 2 ? PROT_WRITE : 0);
@@ -152,18 +152,19 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
 
 static CUresult check_access(const CUmemAccessDesc *access, size_t count, const struct mapping *mapping) {
     for (size_t i = 0; i < count; i++) {
-        int device = access[i].location.id, owner = mapping->pages->device->ordinal;
-        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-            return CUDA_ERROR_NOT_SUPPORTED;
+        int place, owner = mapping->pages->device->ordinal;
+        CUresult result = place_of(&access[i].location, &place);
+        if (result != CUDA_SUCCESS) {
+            return result;
         }
-        if (device_numbered(device) == NULL) {
-            return CUDA_ERROR_INVALID_DEVICE;
+        if (place == HOST && owner != HOST) {
+            return CUDA_ERROR_NOT_SUPPORTED; /* a card's memory is no memory of the processor's */
         }
         if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
             access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        if (device != owner && !settings.peer[device][owner]) {
+        if (place != owner && owner != HOST && !settings.peer[place][owner]) {
             return CUDA_ERROR_INVALID_DEVICE;
         }
     }
@@ -171,8 +172,13 @@ static CUresult check_access(const CUmemAccessDesc *access, size_t count, const 
 }
 
 static void must_not_cut_off(const struct mapping *mapping, const CUmemAccessDesc *access) {
-    unsigned before = mapping->access[access->location.id], after = access->flags;
-    const struct device *device = device_numbered(access->location.id);
+    int place = HOST;
+    place_of(&access->location, &place);
+    const struct device *device = device_numbered(place);
+    if (device == NULL) {
+        return; /* the host's own use is not known here */
+    }
+    unsigned before = mapping->access[place], after = access->flags;
     if (before & ~after & 1) {
         must_be_unused(mapping, device, false, "lose their access");
     } else if (before & ~after & 2) {
@@ -188,11 +194,13 @@ static bool show(const struct mapping *mapping) {
 }
 
 static bool set_access(struct mapping *mapping, const CUmemAccessDesc *access, size_t count) {
-    unsigned char before[MAX_DEVICES];
+    unsigned char before[PLACES];
     memcpy(before, mapping->access, sizeof before);
     bool was_accessible = is_accessible(mapping);
     for (size_t i = 0; i < count; i++) {
-        mapping->access[access[i].location.id] = (unsigned char)access[i].flags;
+        int place = HOST;
+        place_of(&access[i].location, &place);
+        mapping->access[place] = (unsigned char)access[i].flags;
     }
     bool over = !was_accessible && is_accessible(mapping) && accessible >= settings.mapping_limit;
     if (over || !show(mapping)) {
@@ -225,11 +233,11 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *acc
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at) {
     ENTER(cuMemGetAccess);
     REQUIRE(flags != NULL && location != NULL, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(device_numbered(location->id) != NULL, CUDA_ERROR_INVALID_DEVICE);
+    int place;
+    TRY(place_of(location, &place));
     const struct mapping *mapping = ranges_with(&mappings, at);
     REQUIRE(mapping != NULL, CUDA_ERROR_INVALID_VALUE);
-    *flags = mapping->access[location->id];
+    *flags = mapping->access[place];
     LEAVE(CUDA_SUCCESS);
 }
 

@@ -16,7 +16,7 @@ struct reservation {
 struct mapping {
     struct range range;
     struct pages *pages;
-    unsigned char access[MAX_DEVICES]; /* CUmemAccess_flags of each device */
+    unsigned char access[PLACES]; /* CUmemAccess_flags of each device, and of the host */
     bool excused;
 };
 

@@ -17,7 +17,7 @@ static struct shared_file {
     bool open;
     int file;
     off_t next;
-} shared_files[MAX_DEVICES];
+} shared_files[PLACES];
 
 struct pages *pages_of(CUmemGenericAllocationHandle handle) {
     struct pages *pages = handle_object(&pages_handles, (void *)(uintptr_t)handle);
@@ -81,11 +81,10 @@ CUresult pages_check_prop(const CUmemAllocationProp *prop) {
     if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->allocFlags.compressionType > 1) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    if (device_numbered(prop->location.id) == NULL) {
-        return CUDA_ERROR_INVALID_DEVICE;
+    int place;
+    CUresult result = place_of(&prop->location, &place);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return ((int)prop->requestedHandleTypes & ~known) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
@@ -104,7 +103,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     ENTER(cuMemCreate);
     REQUIRE(handle != NULL && flags == 0 && bytes > 0 && bytes % settings.granularity == 0, CUDA_ERROR_INVALID_VALUE);
     TRY(pages_check_prop(prop));
-    struct pages pages = {.device = device_numbered(prop->location.id), .bytes = bytes, .prop = *prop};
+    bool on_host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    struct pages pages = {.bytes = bytes, .prop = *prop};
+    pages.device = on_host ? device_host() : device_numbered(prop->location.id);
     TRY(device_take(pages.device, bytes));
     if (prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE) {
         take_part_of_file(&pages);
@@ -204,7 +205,7 @@ static void forget(void *object, void *data) {
 void pages_end(void) {
     handles_each(&pages_handles, forget, NULL);
     handles_end(&pages_handles);
-    for (int i = 0; i < MAX_DEVICES; i++) {
+    for (int i = 0; i < PLACES; i++) {
         if (shared_files[i].open) {
             close(shared_files[i].file);
         }

@@ -17,7 +17,7 @@ struct device;
 
 struct pages {
     CUmemGenericAllocationHandle handle;
-    struct device *device;
+    struct device *device; /* or the host */
     size_t bytes;
     unsigned references;
     unsigned mappings;

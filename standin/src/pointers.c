@@ -16,9 +16,10 @@ struct about {
 static struct about about(uintptr_t at) {
     struct about is = {.mapping = ranges_with(&mappings, at), .device = -1};
     if (is.mapping != NULL) {
-        is.known = is.on_device = is.mapped = true;
+        is.known = is.mapped = true;
         is.range = is.mapping->range;
         is.device = is.mapping->pages->device->ordinal;
+        is.on_device = is.device != HOST;
         return is;
     }
     is.allocation = ranges_with(&device_allocations, at);
@@ -58,7 +59,7 @@ static CUresult tell(void *value, CUpointer_attribute attribute, uintptr_t at, c
         *(unsigned long long *)value = is->allocation != NULL ? is->allocation->id : 0;
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)value = is->known ? is->device : -2;
+        *(int *)value = !is->known ? -2 : is->device == HOST ? -1 : is->device;
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(bool *)value = is->on_device && !is->mapped;

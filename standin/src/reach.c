@@ -44,6 +44,10 @@ bool reach_is_known(uintptr_t at) {
 }
 
 bool reach_is_host(uintptr_t at) {
+    const struct mapping *mapping = ranges_with(&mappings, at);
+    if (mapping != NULL) {
+        return mapping->pages->device->ordinal == HOST;
+    }
     return ranges_with(&device_allocations, at) == NULL && ranges_with(&reservations, at) == NULL;
 }
 

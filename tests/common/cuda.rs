@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weir::backend::cuda::{self, CudaBackend, Options};
 use weir::backend::{Backend, BackendError};
 use weir::base::units::{Addr, StreamHandle, Timeline};
+use weir::config::{Config, MemoryKind};
 
 /// The granularity of the stand-in's devices.
 pub const G: u64 = 2 << 20;
@@ -15,9 +16,18 @@ pub const PER_THREAD: StreamHandle = StreamHandle(2);
 pub fn options() -> Options {
     Options {
         device: 0,
+        place: cuda::Place::Device,
         plain: false,
         gpu_direct_rdma: false,
         handle_types: 0,
+    }
+}
+
+/// Whose memory a pool's backend has.
+pub fn place_of(config: &Config) -> cuda::Place {
+    match config.memory {
+        MemoryKind::Pinned => cuda::Place::Host(None),
+        _ => cuda::Place::Device,
     }
 }
 

@@ -116,6 +116,41 @@ pub(super) fn of(ordinal: c_int) -> Option<Arc<Context>> {
     lock(&CONTEXTS).get(place)?.clone()
 }
 
+/// The context of a device, for a while: it stays as long as the result, but nobody else finds it through this.
+pub(super) fn borrow(driver: &'static Driver, ordinal: c_int) -> Result<Arc<Context>, BackendError> {
+    match of(ordinal).filter(|known| known.verify().is_ok()) {
+        Some(known) => Ok(known),
+        None => {
+            let context = join(driver, ordinal)?;
+            leave(context.clone());
+            Ok(context)
+        }
+    }
+}
+
+/// The same by its handle, which must be that of a primary context.
+pub(super) fn primary(driver: &'static Driver, handle: usize) -> Result<Arc<Context>, BackendError> {
+    let known = joined().into_iter().find(|context| context.handle == handle);
+    if let Some(known) = known.filter(|known| known.verify().is_ok()) {
+        return Ok(known);
+    }
+    let ordinal = {
+        let _current = enter(driver, handle)?;
+        let mut device = 0;
+        // SAFETY: the variable is ours.
+        let code = unsafe { (driver.symbols.ctx_get_device)(&raw mut device) };
+        driver.check("cuCtxGetDevice", code)?;
+        driver.ordinal(device)?
+    };
+    let context = borrow(driver, ordinal)?;
+    if context.handle == handle {
+        return Ok(context);
+    }
+    Err(BackendError::InvalidStream(format!(
+        "it belongs to a context that is not the primary one of device {ordinal}, and no other can be told to last"
+    )))
+}
+
 /// Is a device's primary context in use by anybody in this process?
 pub(super) fn is_active(driver: &Driver, device: CUdevice) -> Result<bool, BackendError> {
     let (mut flags, mut active) = (0, 0);
@@ -136,6 +171,7 @@ pub(super) fn current(driver: &Driver) -> Result<usize, BackendError> {
 }
 
 /// Has a context current while it lives, and then again what was current before.
+#[derive(Debug)]
 #[must_use]
 pub struct Entered(Option<&'static Driver>);
 

@@ -68,6 +68,27 @@ pub fn opened() -> Option<&'static Driver> {
     DRIVER.get()
 }
 
+/// Opens the driver if the program has loaded its library, which tells that it is used. A process that has not is asked
+/// anew each time, because it may yet.
+pub(super) fn open_if_loaded() -> Result<&'static Driver, String> {
+    let name = library_name();
+    let path = CString::new(name.into_vec()).map_err(|_| format!("{VARIABLE} has a NUL inside"))?;
+    // SAFETY: a C string; nothing is loaded by this.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return Err("the program has not loaded the CUDA driver".into());
+    }
+    // SAFETY: opened above; the program's own reference stays.
+    unsafe { libc::dlclose(handle) };
+    open()
+}
+
+/// The library's name.
+fn library_name() -> OsString {
+    let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| LIBRARY.into())
+}
+
 /// Opens the driver. Err: what was tried, and how it failed.
 pub fn open() -> Result<&'static Driver, String> {
     if let Some(driver) = DRIVER.get() {
@@ -151,9 +172,12 @@ struct Library {
 
 impl Library {
     fn open() -> Result<Library, String> {
-        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
-        let by = if named.is_some() { VARIABLE } else { "by default" };
-        let name: OsString = named.unwrap_or_else(|| LIBRARY.into());
+        let by = if std::env::var_os(VARIABLE).is_some_and(|name| !name.is_empty()) {
+            VARIABLE
+        } else {
+            "by default"
+        };
+        let name = library_name();
         let shown = name.to_string_lossy().into_owned();
         let Ok(path) = CString::new(name.into_vec()) else {
             return Err(format!("{VARIABLE} has a NUL inside"));

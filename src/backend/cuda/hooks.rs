@@ -49,6 +49,9 @@ pub fn on_device(ordinal: i32, stream: StreamHandle) -> Result<Option<context::E
 
 /// The capture that work queued on a program's stream goes into.
 pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendError> {
+    if stream == StreamHandle::HOST {
+        return Ok(None);
+    }
     let driver = driver().ok_or(BackendError::Unloaded)?;
     if stream.0 <= streams::PER_THREAD && context::current(driver)? == 0 {
         return Ok(None); // nothing can be captured on the default stream of no context
@@ -59,8 +62,13 @@ pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendErro
     }
 }
 
-/// Refuses the legacy stream while a blocking stream is captured.
-fn check_legacy(stream: StreamHandle) -> Result<(), BackendError> {
+/// Refuses the host, which is no stream of the driver's, and the legacy stream while a blocking stream is captured.
+fn check_queue(stream: StreamHandle) -> Result<(), BackendError> {
+    if stream == StreamHandle::HOST {
+        return Err(BackendError::InvalidStream(
+            "it is the host, on which no work is queued".into(),
+        ));
+    }
     if stream.0 > streams::LEGACY {
         return Ok(());
     }
@@ -78,7 +86,7 @@ fn check_legacy(stream: StreamHandle) -> Result<(), BackendError> {
 
 /// Records a program's event on its stream.
 pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), BackendError> {
-    check_legacy(stream)?;
+    check_queue(stream)?;
     // SAFETY: the program's event and stream; that they are such is the precondition of its call.
     with("cuEventRecord", |symbols| unsafe {
         (symbols.event_record)(event_handle(event), handle(stream))
@@ -87,7 +95,7 @@ pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), Back
 
 /// Makes a program's stream wait for its event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), BackendError> {
-    check_legacy(stream)?;
+    check_queue(stream)?;
     // SAFETY: as for event_record.
     with("cuStreamWaitEvent", |symbols| unsafe {
         (symbols.stream_wait_event)(handle(stream), event_handle(event), 0)
@@ -97,6 +105,9 @@ pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(),
 /// Waits for a program's stream. If no context is current, the default streams are those of every device with a pool,
 /// as they are for the calls of these pools.
 pub fn stream_synchronize(stream: StreamHandle) -> Result<(), BackendError> {
+    if stream == StreamHandle::HOST {
+        return Ok(());
+    }
     if stream.0 <= streams::PER_THREAD {
         let driver = driver().ok_or(BackendError::Unloaded)?;
         if context::current(driver)? == 0 {
@@ -112,7 +123,7 @@ pub fn stream_synchronize(stream: StreamHandle) -> Result<(), BackendError> {
 
 fn synchronize_one(stream: StreamHandle) -> Result<(), BackendError> {
     let driver = driver().ok_or(BackendError::Unloaded)?;
-    check_legacy(stream)?;
+    check_queue(stream)?;
     if let Capturing::Into(capture) = captures::capturing(driver, stream)? {
         return Err(BackendError::Capturing(format!(
             "work captured into a graph (capture {}) cannot be waited for",

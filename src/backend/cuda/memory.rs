@@ -11,12 +11,12 @@
 
 use super::context::Identity;
 use super::driver::{self, insist};
-use super::later::AllocationProp;
+use super::later::{AccessDesc, AllocationProp, LOCATION_DEVICE, LOCATION_HOST_NUMA, Location};
 use super::symbols::{Code, Mapping};
 use crate::backend::{Access, BackendError};
-use cuda_driver_sys::{CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType};
+use cuda_driver_sys::CUmemAccess_flags;
 use std::collections::BTreeMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 /// The mappings of a backend, and who may use them.
@@ -34,17 +34,23 @@ pub(super) struct Memory {
 // SAFETY: the only pointer in it, in `prop`, is NULL.
 unsafe impl Send for Memory {}
 
-fn descriptor(device: c_int, access: Access) -> CUmemAccessDesc {
-    CUmemAccessDesc {
-        location: CUmemLocation {
-            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: device,
-        },
-        flags: match access {
-            Access::None => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
-            Access::Read => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-            Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        },
+fn descriptor(device: c_int, access: Access) -> AccessDesc {
+    let location = Location {
+        kind: LOCATION_DEVICE,
+        id: device,
+    };
+    described(location, access)
+}
+
+fn described(location: Location, access: Access) -> AccessDesc {
+    let flags = match access {
+        Access::None => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        Access::Read => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+        Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    AccessDesc {
+        location,
+        flags: flags as c_uint,
     }
 }
 
@@ -58,6 +64,25 @@ impl Memory {
             mappings: BTreeMap::new(),
             access: vec![own],
         }
+    }
+
+    /// The host's own access, if the memory is the host's: without it no processor could touch it.
+    fn of_host(&self) -> Option<AccessDesc> {
+        let home = self.prop.location;
+        (home.kind == LOCATION_HOST_NUMA).then(|| described(home, Access::ReadWrite))
+    }
+
+    /// Creates and maps a page, and undoes it: can this process, on this system, at all? A container may forbid it.
+    pub(super) fn try_out(&mut self, bytes: u64) -> Result<(), BackendError> {
+        let at = self.reserve(bytes, bytes)?;
+        let tried = self.create(bytes).and_then(|page| {
+            let mapped = self.map(at, page, bytes);
+            let unmapped = mapped.and_then(|()| self.unmap(at, bytes));
+            let released = self.release(page, bytes);
+            unmapped.and(released)
+        });
+        let given_back = self.unreserve(at, bytes);
+        tried.and(given_back)
     }
 
     /// The granularity that the driver asks for, by a `CUmemAllocationGranularity_flags`.
@@ -113,6 +138,7 @@ impl Memory {
             .access
             .iter()
             .map(|&(device, access)| descriptor(device, access))
+            .chain(self.of_host())
             .collect();
         // SAFETY: what was mapped above, and an array of ours.
         let code = unsafe { (self.calls.set_access)(at, bytes as usize, list.as_ptr(), list.len()) };

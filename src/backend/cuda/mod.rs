@@ -1,7 +1,7 @@
 //! The CUDA backend: memory of a GPU by the driver's interface, which is opened at run time.
 //!
-//! Memory is mapped where the pool wants it ([`memory`]), or, if that is asked for or nothing else exists, comes from
-//! `cuMemAlloc` with an address of the driver's choice. A backend has a reference to the primary context of its device
+//! Memory is mapped where the pool wants it ([`memory`]), or, if that is asked for or nothing else exists, comes with its
+//! address: from `cuMemAlloc`, or, for memory of the host, registered with the driver ([`registered`]). A backend has a reference to the primary context of its device
 //! ([`context`]) until its pool ends. The caller's current context and capture mode are left as they were found.
 //!
 //! Three things end its work: a fork and the end of the driver (`usable` is false then, nothing is called any more), and
@@ -13,11 +13,14 @@
 
 mod captures;
 mod context;
+pub mod copies;
 mod driver;
 mod graphs;
 pub mod hooks;
 mod later;
 mod memory;
+mod registered;
+pub mod registrations;
 mod share;
 mod streams;
 mod symbols;
@@ -25,12 +28,12 @@ mod symbols;
 pub use driver::{Driver, open};
 
 use super::{Access, Backend, BackendError, Event};
-use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, Timeline};
+use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use context::{Context, RawEvent, relax};
 use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
-use cuda_driver_sys::{CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult};
+use cuda_driver_sys::{CUmemAllocationType, CUresult};
 use graphs::Gone;
-use later::AllocationProp;
+use later::{AllocationProp, LOCATION_DEVICE, LOCATION_HOST_NUMA, Location};
 use memory::Memory;
 use std::ffi::{c_int, c_uint};
 use std::os::fd::OwnedFd;
@@ -43,15 +46,28 @@ const GRANULARITY: u64 = 2 << 20;
 /// Mappings of all pools of a device. An H200 with driver 580 takes 524,032 in a context and is as fast with 400,000
 /// as with a thousand.
 const MAPPINGS: u64 = 400_000;
+/// The same for one pool of the host's memory: each is an area of the process, of which the kernel allows 65,530 by default.
+const MAPPINGS_OF_HOST: u64 = 16_384;
 /// An event's number: its handle, and above it the place of its context. Addresses of processes are below it.
 const PLACE_SHIFT: u32 = 56;
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The device's.
+    Device,
+    /// The host's, page-locked, of a NUMA node; None: the one nearest to the device.
+    Host(Option<i32>),
+}
 
 /// Options of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The device's ordinal.
     pub device: i32,
-    /// Memory from `cuMemAlloc`, even if pages could be mapped.
+    /// Whose memory it is.
+    pub place: Place,
+    /// Memory that comes with its address, even if pages could be mapped.
     pub plain: bool,
     /// Memory that network cards can reach.
     pub gpu_direct_rdma: bool,
@@ -59,11 +75,12 @@ pub struct Options {
     pub handle_types: u32,
 }
 
-/// Memory of a GPU.
+/// Memory of a GPU, or of the host for a GPU.
 #[derive(Debug)]
 pub struct CudaBackend {
     driver: &'static Driver,
     device: i32,
+    place: Place,
     granularity: u64,
     /// None: memory comes with its address.
     memory: Option<Mutex<Memory>>,
@@ -88,6 +105,7 @@ impl CudaBackend {
         Ok(Arc::new(CudaBackend {
             driver,
             device: options.device,
+            place: options.place,
             granularity,
             memory: memory.map(Mutex::new),
             streams,
@@ -164,14 +182,32 @@ impl CudaBackend {
 
 /// Memory as the options want it and the device has it, with its granularity. No memory: it comes with its address.
 fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64), BackendError> {
-    const MAPPING: c_int =
+    const OF_DEVICE: c_int =
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as c_int;
+    const OF_HOST: c_int = later::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
     let (driver, device) = (context.driver, context.device);
-    let can_map = driver.attribute(MAPPING, device)? != 0;
+    let (mapping, location) = match options.place {
+        Place::Device => (
+            OF_DEVICE,
+            Location {
+                kind: LOCATION_DEVICE,
+                id: options.device,
+            },
+        ),
+        Place::Host(node) => (
+            OF_HOST,
+            Location {
+                kind: LOCATION_HOST_NUMA,
+                id: nearest(context, node)?,
+            },
+        ),
+    };
+    let can_map = driver.attribute(mapping, device)? != 0;
     let Some(calls) = driver.symbols.mapping.filter(|_| can_map && !options.plain) else {
         if options.handle_types != 0 {
             return Err(BackendError::NotSupported(
-                "ipc_handle_types are for mapped memory; other processes get plain memory by cuIpcGetMemHandle".into(),
+                "ipc_handle_types are for mapped memory, which this device, driver or option does not give"
+                    .into(),
             ));
         }
         return Ok((None, GRANULARITY));
@@ -188,10 +224,7 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
     let prop = AllocationProp {
         kind: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
         requested_handle_types: options.handle_types,
-        location: CUmemLocation {
-            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: options.device,
-        },
+        location,
         win32_handle_meta_data: std::ptr::null_mut(),
         compression_type: 0,
         gpu_direct_rdma_capable: options.gpu_direct_rdma.into(),
@@ -203,9 +236,40 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
         false => CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
         true => CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
     };
-    let memory = Memory::new(calls, context.identity(), prop);
-    let granularity = memory.granularity(option as u32)?.max(GRANULARITY);
-    Ok((Some(memory), granularity.next_power_of_two()))
+    let mut memory = Memory::new(calls, context.identity(), prop);
+    let granularity = memory
+        .granularity(option as u32)
+        .map_err(|error| match (error, options.place) {
+            (BackendError::Other(why), Place::Host(Some(node))) => {
+                BackendError::Other(format!("memory of NUMA node {node}: {why}"))
+            }
+            (error, _) => error,
+        })?;
+    let granularity = granularity.max(GRANULARITY).next_power_of_two();
+    if options.place != Place::Device
+        && let Err(error) = memory.try_out(granularity)
+    {
+        return match error {
+            // a container may forbid it where the device can
+            BackendError::NotSupported(_) | BackendError::Other(_) if options.handle_types == 0 => {
+                Ok((None, GRANULARITY))
+            }
+            error => Err(error),
+        };
+    }
+    Ok((Some(memory), granularity))
+}
+
+/// The NUMA node that is meant.
+fn nearest(context: &Context, node: Option<i32>) -> Result<c_int, BackendError> {
+    match node {
+        Some(node) => Ok(node),
+        // a system without nodes has number 0
+        None => Ok(context
+            .driver
+            .attribute(later::HOST_NUMA_ID, context.device)?
+            .max(0)),
+    }
 }
 
 fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError> {
@@ -241,7 +305,10 @@ fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError>
 
 impl Backend for CudaBackend {
     fn name(&self) -> &'static str {
-        "cuda"
+        match self.place {
+            Place::Device => "cuda",
+            Place::Host(_) => "pinned",
+        }
     }
 
     fn granularity(&self) -> u64 {
@@ -254,7 +321,11 @@ impl Backend for CudaBackend {
             .streams
             .context(0)
             .map_or(own, |context| context.mapped.load(Ordering::Relaxed));
-        MAPPINGS.saturating_sub(all.saturating_sub(own))
+        let left = MAPPINGS.saturating_sub(all.saturating_sub(own));
+        match self.place {
+            Place::Device => left,
+            Place::Host(_) => left.min(MAPPINGS_OF_HOST),
+        }
     }
 
     fn usable(&self) -> bool {
@@ -288,6 +359,9 @@ impl Backend for CudaBackend {
             return context::lock(memory).release(page.0, bytes);
         }
         let own = self.streams.own()?;
+        if self.place != Place::Device {
+            return registered::release(&own, page.0, bytes);
+        }
         if own.is_gone() {
             return Ok(()); // and the memory with it
         }
@@ -331,6 +405,10 @@ impl Backend for CudaBackend {
         self.streams.timeline(stream)
     }
 
+    fn is_inert(&self, stream: StreamId) -> bool {
+        stream == streams::HOST
+    }
+
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         streams::is_built_in(stream)
     }
@@ -365,6 +443,9 @@ impl Backend for CudaBackend {
     fn wait(&self, stream: StreamHandle, event: Event) -> Result<(), BackendError> {
         if event == Event::COMPLETE {
             return Ok(());
+        }
+        if stream == StreamHandle::HOST {
+            return self.synchronize(event);
         }
         self.may_ask()?;
         let named = self.streams.usable(stream)?;
@@ -420,6 +501,10 @@ impl Backend for CudaBackend {
                 "mapped memory has no address of its own".into(),
             ));
         }
+        if let Place::Host(node) = self.place {
+            let at = registered::create(&own, bytes, node)?;
+            return Ok((Addr(at), PageHandle(at)));
+        }
         let _current = own.enter()?;
         let _mode = relax(self.driver)?;
         let mut at = 0;
@@ -441,15 +526,22 @@ impl Backend for CudaBackend {
                 ))),
             };
         }
+        let other = self.driver.known_device(device)?;
         let Some(memory) = &self.memory else {
+            if self.place != Place::Device && access == Access::ReadWrite {
+                return Ok(()); // it is registered for all
+            }
             return Err(BackendError::NotSupported(
                 "other devices reach plain memory once the program has called cuCtxEnablePeerAccess; pools have an access \
                  list for mapped memory only"
                     .into(),
             ));
         };
-        let other = self.driver.known_device(device)?;
-        if access != Access::None && !self.driver.can_access(other, self.driver.device(self.device)?)? {
+        let reaches = || match self.place {
+            Place::Device => self.driver.can_access(other, self.driver.device(self.device)?),
+            Place::Host(_) => Ok(true),
+        };
+        if access != Access::None && !reaches()? {
             return Err(BackendError::NotSupported(format!(
                 "device {device} cannot reach the memory of device {}",
                 self.device
@@ -463,7 +555,7 @@ impl Backend for CudaBackend {
         self.driver.known_device(device)?;
         match &self.memory {
             Some(memory) => Ok(context::lock(memory).access(device)),
-            None if device == self.device => Ok(Access::ReadWrite),
+            None if device == self.device || self.place != Place::Device => Ok(Access::ReadWrite),
             None => Err(BackendError::NotSupported(
                 "what other devices may do with plain memory is between the program and the driver".into(),
             )),

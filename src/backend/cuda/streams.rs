@@ -32,6 +32,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Identities that are not the driver's.
 const BUILT_IN: u64 = 1 << 63;
 const CAPTURED: u64 = 1 << 62;
+/// The identity of the host, which is no stream's.
+pub(super) const HOST: StreamId = StreamId(u64::MAX);
 /// Contexts that one pool can know: the bits left in an event's number.
 const CONTEXTS: usize = 255;
 
@@ -182,6 +184,7 @@ impl Streams {
     /// Who is this, and what does its work go into?
     pub(super) fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
         match stream.0 {
+            _ if stream == StreamHandle::HOST => Ok(Timeline::of(HOST)),
             0 | LEGACY => {
                 let serial = self.built_in()?.0;
                 Ok(Timeline::of(StreamId(BUILT_IN | serial << 32)))
@@ -282,6 +285,11 @@ impl Streams {
     /// The stream, if an event may be recorded on it or waited for by it now.
     pub(super) fn usable(&self, stream: StreamHandle) -> Result<Usable, BackendError> {
         let (place, context, current, named) = match stream.0 {
+            _ if stream == StreamHandle::HOST => {
+                return Err(BackendError::InvalidStream(
+                    "it is the host, on which no work is queued".into(),
+                ));
+            }
             0 | LEGACY | PER_THREAD => {
                 let now = context::current(self.driver)?;
                 let (place, context) = match now {

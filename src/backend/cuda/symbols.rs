@@ -5,9 +5,9 @@
 //! Results are plain numbers here and not `CUresult`: a driver that is newer than an enum returns values outside of it.
 //! The same goes for enums that the driver writes.
 
-use super::later::{AllocationProp, UserObject};
+use super::later::{AccessDesc, AllocationProp, UserObject};
 use cuda_driver_sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUipcEventHandle, CUmemAccessDesc,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUipcEventHandle,
     CUmemGenericAllocationHandle, CUstream,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -96,8 +96,14 @@ symbols! {
         mem_free "cuMemFree" [(3020, "cuMemFree_v2")] (CUdeviceptr);
         mem_host_alloc "cuMemHostAlloc" [(2020, "cuMemHostAlloc")] (*mut *mut c_void, usize, c_uint);
         mem_free_host "cuMemFreeHost" [(2000, "cuMemFreeHost")] (*mut c_void);
+        mem_host_register "cuMemHostRegister" [(6050, "cuMemHostRegister_v2"), (4000, "cuMemHostRegister")]
+            (*mut c_void, usize, c_uint);
+        mem_host_unregister "cuMemHostUnregister" [(4000, "cuMemHostUnregister")] (*mut c_void);
         stream_synchronize "cuStreamSynchronize" [(2000, "cuStreamSynchronize")] (CUstream);
         stream_wait_event "cuStreamWaitEvent" [(3020, "cuStreamWaitEvent")] (CUstream, CUevent, c_uint);
+        mem_copy_async "cuMemcpyAsync" [(4000, "cuMemcpyAsync")] (CUdeviceptr, CUdeviceptr, usize, CUstream);
+        pointer_get_attribute "cuPointerGetAttribute" [(4000, "cuPointerGetAttribute")]
+            (*mut c_void, c_uint, CUdeviceptr);
         event_create "cuEventCreate" [(2000, "cuEventCreate")] (*mut CUevent, c_uint);
         event_destroy "cuEventDestroy" [(4000, "cuEventDestroy_v2")] (CUevent);
         event_record "cuEventRecord" [(2000, "cuEventRecord")] (CUevent, CUstream);
@@ -137,7 +143,7 @@ symbols! {
             (CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
         unmap "cuMemUnmap" [(10020, "cuMemUnmap")] (CUdeviceptr, usize);
         set_access "cuMemSetAccess" [(10020, "cuMemSetAccess")]
-            (CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+            (CUdeviceptr, usize, *const AccessDesc, usize);
         granularity "cuMemGetAllocationGranularity" [(10020, "cuMemGetAllocationGranularity")]
             (*mut usize, *const AllocationProp, c_uint);
         export "cuMemExportToShareableHandle" [(10020, "cuMemExportToShareableHandle")]

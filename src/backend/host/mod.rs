@@ -22,6 +22,7 @@ mod store;
 mod stream;
 mod tokens;
 
+pub mod copies;
 pub mod events;
 pub mod streams;
 

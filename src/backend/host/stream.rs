@@ -181,7 +181,7 @@ impl Point {
         Ok(())
     }
 
-    fn sleep(&self) {
+    pub(super) fn sleep(&self) {
         if self.reached() {
             return;
         }

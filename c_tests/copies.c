@@ -1,0 +1,275 @@
+/* Copies whose ends go away: direct, staged and held ones, and calls deferred until work is complete. */
+#include "copies.h"
+
+static const size_t sizes[] = {1, 100, 4 * KiB, 40 * KiB, 3 * MiB + 5};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* How a source is dropped while its copy is queued. */
+enum dropping { ON_ITS_STREAM, ON_THE_HOST, SYNCED, DROPPINGS };
+
+static void drop(weir_pool *pool, void *block, weir_stream stream, enum dropping how) {
+    switch (how) {
+    case ON_ITS_STREAM:
+        CHECK_OK(weir_pool_free(pool, block, stream));
+        break;
+    case ON_THE_HOST:
+        CHECK_OK(weir_pool_free(pool, block, WEIR_STREAM_HOST));
+        break;
+    default:
+        CHECK_OK(weir_pool_free_synced(pool, block));
+    }
+}
+
+/* Nobody gets the memory of a source before its copy is complete, not even in a request on the same stream. */
+static void a_source_may_go_at_once(void) {
+    sides s = sides_open();
+    for (int i = 0; i < SIZES * DROPPINGS; i++) {
+        size_t bytes = sizes[i % SIZES];
+        gate g = {0};
+        char *source = (char *)take(s.near, bytes, WEIR_STREAM_HOST), *target = (char *)take(s.far, bytes, s.stream);
+        void *later[8];
+        memset(source, 1, bytes);
+        queue_gate(s.stream, &g);
+        CHECK_OK(weir_copy_async(target, source, bytes, s.stream, 0));
+        if (bytes > 50) { /* from the middle, too */
+            CHECK_OK(weir_copy_async(target + 30, source + 30, 20, s.stream, 0));
+        }
+        drop(s.near, source, s.stream, (enum dropping)(i / SIZES));
+        CHECK(CHECK_STATS(s.near).pending_bytes >= bytes);
+        for (int j = 0; j < 8; j++) {
+            later[j] = take(s.near, bytes, j % 2 ? s.stream : WEIR_STREAM_HOST);
+            CHECK(later[j] != source);
+            memset(later[j], 2, bytes);
+        }
+        gate_pass(&g, s.stream);
+        CHECK(contents_are(target, 1, bytes));
+        CHECK_EQUAL(CHECK_STATS(s.near).pending_bytes, 0);
+        for (int j = 0; j < 8; j++) {
+            CHECK_OK(weir_pool_free_synced(s.near, later[j]));
+        }
+        CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    }
+    sides_close(&s);
+}
+
+static void a_target_may_go_at_once(void) {
+    sides s = sides_open();
+    const size_t bytes = 64 * KiB;
+    gate g = {0};
+    void *source = take(s.far, bytes, s.stream), *target = take(s.near, bytes, WEIR_STREAM_HOST);
+    stream_wait(s.stream);
+    contents_fill(source, 3, bytes);
+    queue_gate(s.stream, &g);
+    CHECK_OK(weir_copy_async(target, source, bytes, s.stream, 0));
+    CHECK_OK(weir_pool_free_synced(s.near, target));
+    void *next = take(s.near, bytes, WEIR_STREAM_HOST);
+    CHECK(next != target);
+    memset(next, 4, bytes);
+    gate_pass(&g, s.stream);
+    CHECK(bytes_are(next, 4, bytes));
+    CHECK_OK(weir_pool_free(s.near, next, WEIR_STREAM_HOST));
+    CHECK_OK(weir_pool_free(s.far, source, s.stream));
+    sides_close(&s);
+}
+
+/* What was waited for is held back no longer; a slow stream holds back its own only; a stream may go at once. */
+static void memory_comes_back_by_itself(void) {
+    sides s = sides_open();
+    weir_stream quick = stream_new();
+    gate g = {0};
+    void *slow = take(s.near, 1 * MiB, WEIR_STREAM_HOST), *fast = take(s.near, 2 * MiB, WEIR_STREAM_HOST);
+    void *target = take(s.far, 1 * MiB, s.stream), *other = take(s.far, 2 * MiB, quick);
+    memset(slow, 1, 1 * MiB);
+    memset(fast, 1, 2 * MiB);
+    queue_gate(s.stream, &g);
+    CHECK_OK(weir_copy_async(target, slow, 1 * MiB, s.stream, 0));
+    CHECK_OK(weir_copy_async(other, fast, 2 * MiB, quick, 0));
+    stream_end(quick);
+    CHECK_OK(weir_pool_free_synced(s.near, slow));
+    CHECK_OK(weir_pool_free_synced(s.near, fast));
+    for (int i = 0; CHECK_STATS(s.near).pending_bytes != 1 * MiB; i++) {
+        CHECK(i < 10000);
+        pause_ms(1);
+    }
+    CHECK(contents_are(other, 1, 2 * MiB));
+    CHECK_OK(weir_pool_free_synced(s.far, other));
+    gate_pass(&g, s.stream);
+    CHECK_EQUAL(CHECK_STATS(s.near).pending_bytes, 0);
+    CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    sides_close(&s);
+}
+
+static void a_staged_source_may_change(void) {
+    sides s = sides_open();
+    const size_t all[] = {1, 4 * KiB, 300 * KiB, 1 * MiB + 3, 20 * MiB + 7};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        size_t bytes = all[i];
+        char *source = (char *)malloc(bytes);
+        char *target = (char *)take(s.far, bytes, s.stream);
+        memset(source, 5, bytes);
+        CHECK_OK(weir_copy_async(target, source, bytes, s.stream, WEIR_COPY_STAGED));
+        memset(source, 6, bytes);
+        stream_wait(s.stream);
+        CHECK(contents_are(target, 5, bytes));
+        CHECK_OK(weir_copy_async(source, target, bytes, s.stream, WEIR_COPY_STAGED));
+        if (check_on_device()) {
+            CHECK(bytes_are(source, 5, bytes)); /* to pageable memory: complete */
+        } else {
+            stream_wait(s.stream);
+            CHECK(bytes_are(source, 5, bytes));
+        }
+        free(source);
+        CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    }
+    sides_close(&s);
+}
+
+/* A short one does not wait for a stream that stands still. */
+static void a_staged_copy_does_not_wait(void) {
+    sides s = sides_open();
+    enum { COPIES = 40 };
+    gate g = {0};
+    char source[4 * KiB];
+    char *target = (char *)take(s.far, COPIES * sizeof source, s.stream);
+    queue_gate(s.stream, &g);
+    for (int i = 0; i < COPIES; i++) {
+        memset(source, i, sizeof source);
+        CHECK_OK(weir_copy_async(target + i * sizeof source, source, sizeof source, s.stream, WEIR_COPY_STAGED));
+    }
+    memset(source, 99, sizeof source);
+    CHECK(!atomic_load(&g.open));
+    gate_pass(&g, s.stream);
+    for (int i = 0; i < COPIES; i++) {
+        CHECK(contents_are(target + i * sizeof source, i, sizeof source));
+    }
+    CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    sides_close(&s);
+}
+
+/* Without memory for pieces the copy is complete when the call returns. */
+static void without_staging_memory_it_waits(void) {
+    sides s = sides_open();
+    opener o;
+    gate g = {0};
+    char *source = (char *)malloc(1 * MiB);
+    void *target = take(s.far, 1 * MiB, s.stream);
+    memset(source, 7, 1 * MiB);
+    queue_gate(s.stream, &g);
+    opener_start(&o, &g, 50);
+    setenv("WEIR_MAX_BYTES", "2M", 1); /* so that the pool for pieces, which is made now, cannot be made */
+    setenv("WEIR_INITIAL_BYTES", "4M", 1);
+    CHECK_OK(weir_copy_async(target, source, 1 * MiB, s.stream, WEIR_COPY_STAGED));
+    CHECK(atomic_load(&g.open));
+    CHECK(contents_are(target, 7, 1 * MiB));
+    unsetenv("WEIR_MAX_BYTES");
+    unsetenv("WEIR_INITIAL_BYTES");
+    opener_join(&o);
+    free(source);
+    CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    sides_close(&s);
+}
+
+/* The pool that staged copies on a GPU's streams go through is anybody's. */
+static void the_default_pinned_pool(void) {
+    weir_pool *pool = NULL, *again = NULL;
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_default_pinned_pool(WEIR_DEVICE_HOST, &pool));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_default_pinned_pool(0, NULL));
+    if (check_on_device()) {
+        int32_t memory = -1;
+        int device = 5;
+        CHECK_OK(weir_default_pinned_pool(0, &pool));
+        CHECK_OK(weir_default_pinned_pool(0, &again));
+        CHECK(pool == again);
+        CHECK_OK(weir_pool_get_memory(pool, &memory, &device));
+        CHECK_EQUAL(memory, WEIR_MEMORY_PINNED);
+        CHECK_EQUAL(device, WEIR_DEVICE_HOST);
+    }
+}
+
+static void mistakes(void) {
+    sides s = sides_open();
+    char *block = (char *)take(s.near, 8 * KiB, WEIR_STREAM_HOST), *target = (char *)take(s.far, 8 * KiB, s.stream);
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_copy_async(NULL, block, 1, s.stream, 0));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_copy_async(target, NULL, 1, s.stream, WEIR_COPY_STAGED));
+    CHECK_OK(weir_copy_async(NULL, NULL, 0, s.stream, 0));
+    CHECK_OK(weir_copy_async(NULL, NULL, 0, s.stream, WEIR_COPY_STAGED));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_copy_async(target, block, 1, s.stream, 4));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_copy_async(target, block, 1, s.stream, WEIR_COPY_HOLD));
+    CHECK_SAYS("weir_copy_async_hold");
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT,
+                 weir_copy_async_hold(target, block, 1, s.stream, WEIR_COPY_STAGED, gate_wait, NULL));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_copy_async_hold(target, block, 1, s.stream, 0, NULL, NULL));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_stream_defer(s.stream, NULL, NULL));
+    CHECK_OK(weir_pool_free_synced(s.near, block));
+    CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_copy_async(target, block, 1, s.stream, 0));
+    if (check_on_device()) {
+        CHECK_STATUS(WEIR_ERROR_INVALID_STREAM, weir_copy_async(target, target, 1, WEIR_STREAM_HOST, 0));
+        CHECK_STATUS(WEIR_ERROR_INVALID_STREAM, weir_stream_defer(WEIR_STREAM_HOST, gate_wait, NULL));
+    }
+    CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    sides_close(&s);
+}
+
+/* A stream on which nothing is in flight: what is asked for has been done. */
+static void without_a_stream(void) {
+    if (check_on_device()) {
+        return; /* there every stream is one */
+    }
+    char from[100], to[100] = {0};
+    memset(from, 9, sizeof from);
+    CHECK_OK(weir_copy_async(to, from, sizeof from, NULL, 0));
+    CHECK(bytes_are(to, 9, sizeof to));
+    memset(to, 0, sizeof to);
+    CHECK_OK(weir_copy_async(to, from, sizeof from, WEIR_STREAM_HOST, WEIR_COPY_STAGED));
+    CHECK(bytes_are(to, 9, sizeof to));
+}
+
+static void registered_memory(void) {
+    if (!check_on_device()) {
+        return;
+    }
+    sides s = sides_open();
+    gate g = {0};
+    char *memory = (char *)malloc(1 * MiB), *target = (char *)take(s.far, 1 * MiB, s.stream);
+    CHECK_OK(weir_host_unregister(NULL));
+    CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_host_register(NULL, 1));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_host_register(memory, 0));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_host_unregister(memory));
+    CHECK_OK(weir_host_register(memory, 1 * MiB));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_host_register(memory + 4096, 4096));
+    CHECK_STATUS(WEIR_ERROR_NOT_SUPPORTED, weir_host_register(target, 4096));
+    memset(memory, 1, 1 * MiB);
+    queue_gate(s.stream, &g);
+    CHECK_OK(weir_copy_async(target, memory, 1 * MiB, s.stream, 0));
+    memset(memory, 2, 1 * MiB); /* not staged by anybody: the copy has not been made */
+    gate_pass(&g, s.stream);
+    CHECK(contents_are(target, 2, 1 * MiB));
+    CHECK_OK(weir_host_unregister(memory));
+    /* what others have page-locked is only noted */
+    void *theirs = NULL;
+    DEVICE_OK(cu.MemHostAlloc(&theirs, 4096, 0));
+    CHECK_OK(weir_host_register(theirs, 4096));
+    CHECK_OK(weir_host_unregister(theirs));
+    DEVICE_OK(cu.MemFreeHost(theirs));
+    CHECK_OK(weir_host_register(memory, 4096)); /* and left to weir_finalize */
+    CHECK_OK(weir_pool_free(s.far, target, s.stream));
+    sides_close(&s);
+    CHECK_OK(weir_finalize());
+    free(memory);
+}
+
+int main(void) {
+    program_begin();
+    a_source_may_go_at_once();
+    a_target_may_go_at_once();
+    memory_comes_back_by_itself();
+    without_staging_memory_it_waits(); /* first: there is no pool for pieces yet */
+    a_staged_source_may_change();
+    a_staged_copy_does_not_wait();
+    the_default_pinned_pool();
+    mistakes();
+    without_a_stream();
+    registered_memory();
+    CHECK_OK(weir_finalize());
+    return program_end();
+}

@@ -1,0 +1,202 @@
+//! Copies on the driver's streams, and points in their work that others may wait for.
+//!
+//! Calls are made in the program's current context, as the program would make them; where none is current, in the
+//! stream's own. The driver is opened by them only if the program has loaded it: without it nobody has a stream of it.
+//!
+//! Locks: those of [`context`], for a look.
+
+use super::captures::{self, Capturing};
+use super::context::{self, Context, Entered, RawEvent, relax};
+use super::driver::{self, Driver};
+use super::streams::{self, handle};
+use crate::backend::BackendError;
+use crate::backend::staging::{CopyQueue, Moment};
+use crate::base::units::{Addr, StreamHandle};
+use cuda_driver_sys::{CUcontext, CUresult};
+use std::ptr;
+use std::sync::Arc;
+
+/// The driver, if this process has it.
+pub fn driver() -> Option<&'static Driver> {
+    let known = driver::opened().or_else(|| driver::open_if_loaded().ok());
+    known.filter(|_| driver::usable())
+}
+
+/// A program's stream that copies are queued on.
+#[derive(Debug)]
+pub struct Stream {
+    driver: &'static Driver,
+    named: StreamHandle,
+    /// Made current for as long as this lives, if none was.
+    _current: Option<Entered>,
+}
+
+impl Stream {
+    /// Pre: `driver` has given one.
+    pub fn new(named: StreamHandle) -> Result<Stream, BackendError> {
+        let driver = driver().ok_or(BackendError::Unloaded)?;
+        if named == StreamHandle::HOST {
+            return Err(BackendError::InvalidStream(
+                "it is the host, on which no work is queued".into(),
+            ));
+        }
+        let mut stream = Stream {
+            driver,
+            named,
+            _current: None,
+        };
+        if context::current(driver)? == 0 {
+            stream._current = Some(stream.context()?.enter()?);
+        }
+        Ok(stream)
+    }
+
+    /// Is it being captured? An error if nothing can be queued on it for another stream's capture.
+    pub fn is_captured(&self) -> Result<bool, BackendError> {
+        match captures::capturing(self.driver, self.named)? {
+            Capturing::No => Ok(false),
+            Capturing::Into(_) => Ok(true),
+            Capturing::ByOther => Err(BackendError::Capturing(
+                "a blocking stream is being captured, which the default stream would have to wait for".into(),
+            )),
+        }
+    }
+
+    /// The ordinal of its device.
+    pub fn device(&self) -> Result<i32, BackendError> {
+        Ok(self.context()?.ordinal)
+    }
+
+    /// The context of the stream: its device's primary one.
+    fn context(&self) -> Result<Arc<Context>, BackendError> {
+        let now = context::current(self.driver)?;
+        let handle = match self.driver.symbols.stream_get_ctx {
+            Some(get) if !streams::is_built_in(self.named) => {
+                let mut found: CUcontext = ptr::null_mut();
+                // SAFETY: the program's stream; that it is one is the precondition of its call.
+                let code = unsafe { get(handle(self.named), &raw mut found) };
+                if code != driver::SUCCESS {
+                    return Err(self.driver.stream_error("cuStreamGetCtx", code));
+                }
+                found.expose_provenance()
+            }
+            _ => now,
+        };
+        match handle {
+            // what a default stream is without a context, pools of device 0 know it as
+            0 => context::borrow(self.driver, 0),
+            handle => context::primary(self.driver, handle),
+        }
+    }
+}
+
+/// What the driver knows of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing: it is the host's, and not page-locked.
+    Pageable,
+    /// It is the host's, and the device reaches it.
+    Pinned,
+    /// It is a device's.
+    Device,
+}
+
+/// What the driver knows of an address.
+pub fn known(at: Addr) -> Result<Known, BackendError> {
+    const INVALID_VALUE: u32 = CUresult::CUDA_ERROR_INVALID_VALUE as u32;
+    const MEMORY_TYPE: u32 = 2;
+    const HOST: u32 = 1;
+    let driver = driver().ok_or(BackendError::Unloaded)?;
+    let mut kind = 0u32;
+    // SAFETY: the variable is ours, and of the size that this attribute has; any number may be asked for.
+    let code = unsafe { (driver.symbols.pointer_get_attribute)((&raw mut kind).cast(), MEMORY_TYPE, at.0) };
+    match code {
+        INVALID_VALUE => Ok(Known::Pageable),
+        code => {
+            driver.check("cuPointerGetAttribute", code)?;
+            Ok(match kind {
+                0 => Known::Pageable,
+                HOST => Known::Pinned,
+                _ => Known::Device,
+            })
+        }
+    }
+}
+
+impl CopyQueue for Stream {
+    fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+        // SAFETY: the program's memory and stream, or slots of weir's; that they are such is the precondition of its call.
+        let code =
+            unsafe { (self.driver.symbols.mem_copy_async)(to.0, from.0, bytes as usize, handle(self.named)) };
+        match code {
+            driver::SUCCESS => Ok(()),
+            code => Err(self
+                .driver
+                .stream_error(&format!("cuMemcpyAsync of {bytes} B"), code)),
+        }
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>, BackendError> {
+        let context = self.context()?;
+        let recorded = Recorded {
+            event: context.event()?,
+            context,
+        };
+        // SAFETY: an event of the stream's context that nobody else has, and the program's stream.
+        let code = unsafe { (self.driver.symbols.event_record)(recorded.event.handle(), handle(self.named)) };
+        match code {
+            driver::SUCCESS => Ok(Arc::new(recorded)),
+            code => Err(self.driver.stream_error("cuEventRecord", code)),
+        }
+    }
+}
+
+/// A point in the work of a stream. It outlives the stream.
+#[derive(Debug)]
+struct Recorded {
+    event: RawEvent,
+    context: Arc<Context>,
+}
+
+impl Moment for Recorded {
+    fn is_over(&self) -> bool {
+        const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
+        if !driver::usable() || self.context.alive().is_err() {
+            return true; // nothing runs any more
+        }
+        let Ok(_mode) = relax(self.context.driver) else {
+            return !driver::usable();
+        };
+        // SAFETY: an event of ours that was recorded.
+        let code = unsafe { (self.context.driver.symbols.event_query)(self.event.handle()) };
+        match code {
+            driver::SUCCESS => true,
+            NOT_READY => false,
+            code => match self.context.check("cuEventQuery", code) {
+                Err(BackendError::Lost(_) | BackendError::Unloaded) => true,
+                _ => false, // it will be asked again
+            },
+        }
+    }
+
+    fn wait(&self) {
+        let synchronize = || {
+            let _mode = relax(self.context.driver)?;
+            // SAFETY: as above.
+            let code = unsafe { (self.context.driver.symbols.event_synchronize)(self.event.handle()) };
+            self.context.check("cuEventSynchronize", code)
+        };
+        // what fails twice would fail for ever
+        if !self.is_over() && synchronize().is_err() && !self.is_over() {
+            let _ = synchronize();
+        }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if driver::usable() {
+            self.context.put_back(self.event);
+        }
+    }
+}

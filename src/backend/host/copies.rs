@@ -1,0 +1,41 @@
+//! Copies on host streams, done by the stream's worker, and points in its work that others may wait for.
+//!
+//! Locks: none of its own.
+
+use super::stream::Point;
+use super::{gate, streams};
+use crate::backend::staging::{CopyQueue, Moment};
+use crate::backend::{BackendError, transfer};
+use crate::base::units::{Addr, StreamHandle};
+use std::sync::Arc;
+
+/// A program's host stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream(pub StreamHandle);
+
+impl CopyQueue for Stream {
+    fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+        streams::enqueue(self.0, Box::new(move || transfer::copy(to, from, bytes as usize)))
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>, BackendError> {
+        gate::for_program()?;
+        match streams::find(self.0) {
+            Some(stream) => Ok(Arc::new(stream.point())),
+            None => Err(BackendError::InvalidStream(format!(
+                "{} is not a live host stream",
+                self.0
+            ))),
+        }
+    }
+}
+
+impl Moment for Point {
+    fn is_over(&self) -> bool {
+        self.reached()
+    }
+
+    fn wait(&self) {
+        self.sleep();
+    }
+}

@@ -1,0 +1,400 @@
+//! Copies through memory that is page-locked, or that nobody else will change: in pieces, so that one is copied by
+//! threads while a stream copies the one before. Into it ([`Staged::into_stream`]) the call returns when the source has been
+//! read; out of it ([`Staged::out_of_stream`]) when the target has been written.
+//!
+//! Both ways the parts of pieces (`PART`) are handed out to the threads in order, and a piece is whole when all of its parts
+//! are copied. A piece may be begun when its slot is free: `open` pieces may. The calling thread queues the copies of the
+//! stream, and copies parts itself as long as it has nothing else to do. It is woken by a thread that ends a piece, and
+//! waits for the stream only if nothing can go on without.
+//!
+//! Threads are started by each copy that is worth them and have ended when it returns: 15 of them take less than a
+//! hundredth of a copy of a GiB, and nothing is left behind for a fork or the end of the process.
+//!
+//! Locks: `state`, for a look at two numbers; never while anything is copied or queued.
+
+use super::BackendError;
+use super::transfer;
+use crate::base::units::Addr;
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+/// What a thread copies at a time.
+const PART: usize = 256 << 10;
+/// The longest piece, and the most pieces that are on their way at a time.
+const PIECE: usize = 4 << 20;
+const SLOTS: usize = 12;
+/// A thread more is worth its start for so much.
+const SHARE: usize = 2 << 20;
+const THREADS: usize = 16;
+const STACK: usize = 256 << 10;
+/// How long the caller sleeps at most before it looks at the stream again.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A point in the work of a stream.
+pub trait Moment: Send + Sync {
+    /// Has all work before it ended? True, too, if it never will, because nothing runs any more.
+    fn is_over(&self) -> bool;
+
+    /// Blocks until it is over.
+    fn wait(&self);
+}
+
+/// A stream that copies are queued on.
+pub trait CopyQueue: Sync {
+    /// Queues a copy. Pre: the memory stays until the copy has ended.
+    fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError>;
+
+    /// The point behind what has been queued until now.
+    fn moment(&self) -> Result<Arc<dyn Moment>, BackendError>;
+}
+
+/// A copy in pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct Staged {
+    /// To where.
+    pub to: Addr,
+    /// From where.
+    pub from: Addr,
+    /// How much; not 0.
+    pub bytes: u64,
+}
+
+impl Staged {
+    fn piece(&self) -> usize {
+        // short copies are cut, too, so that the stream need not wait for all of one
+        let eighth = (self.bytes as usize / 8).next_multiple_of(PART);
+        eighth.clamp(PART, PIECE)
+    }
+
+    /// Bytes of each slot, and how many slots are of use.
+    pub fn slots(&self) -> (u64, usize) {
+        let piece = self.piece().min(self.bytes as usize);
+        let pieces = (self.bytes as usize).div_ceil(piece);
+        (piece as u64, pieces.min(SLOTS))
+    }
+
+    /// Copies host memory to where only the stream may write, through `slots`. Once it has returned the source may change,
+    /// also if it has failed; what was queued then still uses the slots. Pre: the slots have the bytes that
+    /// [`Staged::slots`] says, and nobody else uses them.
+    pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
+        let run = Run::new(self, slots, Way::In);
+        run.with_threads(|| {
+            let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
+            run.open(slots.len());
+            for piece in 0..run.pieces {
+                while !run.is_whole(piece) {
+                    while queued.front().is_some_and(|oldest| oldest.is_over()) {
+                        queued.pop_front();
+                        run.open(1);
+                    }
+                    if run.is_open(piece) {
+                        run.help(piece);
+                    } else if let Some(oldest) = queued.pop_front() {
+                        oldest.wait();
+                        run.open(1);
+                    }
+                }
+                let (at, bytes) = run.span(piece);
+                queue.copy(run.copy.target(at), run.in_slot(at), bytes as u64)?;
+                if piece + 1 < run.pieces {
+                    queued.push_back(queue.moment()?);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies what only the stream may read to host memory, through `slots`. Pre: as for `into_stream`.
+    pub fn out_of_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
+        let run = Run::new(self, slots, Way::Out);
+        run.with_threads(|| {
+            let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
+            let (mut next, mut arrived, mut whole) = (0, 0, 0);
+            while whole < run.pieces {
+                while next < run.pieces && next < whole + slots.len() {
+                    let (at, bytes) = run.span(next);
+                    queue.copy(run.in_slot(at), run.copy.source(at), bytes as u64)?;
+                    queued.push_back(queue.moment()?);
+                    next += 1;
+                }
+                while queued.front().is_some_and(|oldest| oldest.is_over()) {
+                    queued.pop_front();
+                    arrived += 1;
+                    run.open(1);
+                }
+                if whole < arrived {
+                    run.help(whole);
+                } else if let Some(oldest) = queued.pop_front() {
+                    oldest.wait();
+                    arrived += 1;
+                    run.open(1);
+                }
+                while whole < arrived && run.is_whole(whole) {
+                    whole += 1;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn target(&self, at: usize) -> Addr {
+        Addr(self.to.0 + at as u64)
+    }
+
+    fn source(&self, at: usize) -> Addr {
+        Addr(self.from.0 + at as u64)
+    }
+}
+
+/// What the host copies: from the source to slots, or from slots to the target.
+#[derive(Debug)]
+enum Way {
+    In,
+    Out,
+}
+
+/// A copy under way. Threads share it rather than borrow it: for scoped threads the standard library notes who waits, in
+/// memory that a program's main thread never gives back.
+#[derive(Debug)]
+struct Run {
+    copy: Staged,
+    way: Way,
+    piece: usize,
+    pieces: usize,
+    parts: usize,
+    slots: Vec<Addr>,
+    /// The next part that nobody has taken.
+    next: AtomicUsize,
+    /// Parts of each piece that are not copied yet.
+    left: Vec<AtomicUsize>,
+    state: Mutex<State>,
+    opened: Condvar,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// So many pieces may be copied.
+    open: usize,
+    given_up: bool,
+}
+
+impl Run {
+    fn new(copy: &Staged, slots: &[Addr], way: Way) -> Arc<Run> {
+        let (bytes, piece) = (copy.bytes as usize, copy.slots().0 as usize);
+        let pieces = bytes.div_ceil(piece);
+        let parts = |index: usize| piece.min(bytes - index * piece).div_ceil(PART);
+        Arc::new(Run {
+            copy: *copy,
+            way,
+            piece,
+            pieces,
+            parts: (0..pieces).map(parts).sum(),
+            slots: slots.to_vec(),
+            next: AtomicUsize::new(0),
+            left: (0..pieces).map(|index| AtomicUsize::new(parts(index))).collect(),
+            state: Mutex::default(),
+            opened: Condvar::new(),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// Runs the caller's side beside threads that copy parts, and waits for these.
+    fn with_threads(
+        self: &Arc<Run>,
+        caller: impl FnOnce() -> Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        let wanted = self.copy.bytes as usize / SHARE;
+        let most = match wanted {
+            0 => 0,
+            _ => available_parallelism().map_or(1, NonZero::get).min(THREADS) - 1,
+        };
+        let start = |_| {
+            let run = Arc::clone(self);
+            let thread = thread::Builder::new().name("weir-copy".into()).stack_size(STACK);
+            thread.spawn(move || while run.copy_next(true) {}).ok()
+        };
+        // the caller does what nobody else does
+        let threads: Vec<_> = (0..wanted.min(most)).map_while(start).collect();
+        let outcome = caller();
+        self.state().given_up = true;
+        self.opened.notify_all();
+        for thread in threads {
+            // its panic has been printed, and a part that is missing has kept the caller from ending well
+            let _ = thread.join();
+        }
+        outcome
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies the next part. False: there is none, or, for who does not `wait`, none that may be copied now.
+    fn copy_next(&self, wait: bool) -> bool {
+        let of_piece = self.piece.div_ceil(PART);
+        let ready = |part: usize| part < self.parts && (wait || self.is_open(part / of_piece));
+        let claim = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |part| {
+                ready(part).then_some(part + 1)
+            });
+        let Ok(part) = claim else { return false };
+        let (piece, within) = (part / of_piece, part % of_piece * PART);
+        let mut state = self.state();
+        while state.open <= piece {
+            if state.given_up {
+                return false;
+            }
+            state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let (start, bytes) = self.span(piece);
+        let (at, slot) = (start + within, self.in_slot(start + within));
+        let bytes = PART.min(bytes - within);
+        match self.way {
+            Way::In => transfer::copy(slot, self.copy.source(at), bytes),
+            Way::Out => transfer::copy(self.copy.target(at), slot, bytes),
+        }
+        if self.left[piece].fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _state = self.state();
+            self.ended.notify_all();
+        }
+        true
+    }
+
+    /// The calling thread copies a part, or waits a moment for those who do.
+    fn help(&self, piece: usize) {
+        if !self.copy_next(false) {
+            let state = self.state();
+            if !self.is_whole(piece) {
+                drop(self.ended.wait_timeout(state, NAP));
+            }
+        }
+    }
+
+    /// Lets so many more pieces be copied.
+    fn open(&self, more: usize) {
+        self.state().open += more;
+        self.opened.notify_all();
+    }
+
+    fn is_open(&self, piece: usize) -> bool {
+        piece < self.state().open
+    }
+
+    fn is_whole(&self, piece: usize) -> bool {
+        self.left[piece].load(Ordering::Acquire) == 0
+    }
+
+    /// Where a piece begins, and its bytes.
+    fn span(&self, piece: usize) -> (usize, usize) {
+        let at = piece * self.piece;
+        (at, self.piece.min(self.copy.bytes as usize - at))
+    }
+
+    /// Where something lies in its slot.
+    fn in_slot(&self, at: usize) -> Addr {
+        let slot = self.slots[at / self.piece % self.slots.len()];
+        Addr(slot.0 + (at % self.piece) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    /// A stream whose copies are done when somebody waits for them, or soon after.
+    #[derive(Default)]
+    struct Late {
+        queued: Mutex<Vec<(Addr, Addr, u64)>>,
+        fails: AtomicBool,
+    }
+
+    struct Then<'a>(&'a Late, usize);
+
+    impl Late {
+        fn perform(&self) {
+            for (to, from, bytes) in self.queued.lock().unwrap().drain(..) {
+                transfer::copy(to, from, bytes as usize);
+            }
+        }
+    }
+
+    impl Moment for Then<'static> {
+        fn is_over(&self) -> bool {
+            let over = self.0.queued.lock().unwrap().len() < self.1;
+            if !over && self.1.is_multiple_of(3) {
+                self.0.perform();
+            }
+            over
+        }
+        fn wait(&self) {
+            self.0.perform();
+        }
+    }
+
+    impl CopyQueue for &'static Late {
+        fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(BackendError::Other("no".into()));
+            }
+            self.queued.lock().unwrap().push((to, from, bytes));
+            Ok(())
+        }
+        fn moment(&self) -> Result<Arc<dyn Moment>, BackendError> {
+            Ok(Arc::new(Then(self, self.queued.lock().unwrap().len())))
+        }
+    }
+
+    fn addr(bytes: &mut [u8]) -> Addr {
+        Addr(bytes.as_mut_ptr().expose_provenance() as u64)
+    }
+
+    #[test]
+    fn all_of_it_arrives_both_ways_through_few_slots() {
+        let late: &'static Late = Box::leak(Box::default());
+        for bytes in [1usize, 100, PART, PART + 1, PIECE * 8 - 1, PIECE * 9 + 12345] {
+            let mut from: Vec<u8> = (0..bytes).map(|i| ((i * 7) >> 2) as u8).collect();
+            let mut to = vec![0u8; bytes];
+            let staged = Staged {
+                to: addr(&mut to),
+                from: addr(&mut from),
+                bytes: bytes as u64,
+            };
+            let (length, count) = staged.slots();
+            for slots in [1, count] {
+                let mut memory = vec![0u8; length as usize * slots];
+                let slots: Vec<Addr> = memory.chunks_mut(length as usize).map(addr).collect();
+                to.fill(0);
+                staged.into_stream(&slots, &late).unwrap();
+                late.perform();
+                assert!(to == from, "{bytes} in, {} slots", slots.len());
+                to.fill(0);
+                staged.out_of_stream(&slots, &late).unwrap();
+                assert!(to == from, "{bytes} out, {} slots", slots.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_refuses_ends_it() {
+        let late: &'static Late = Box::leak(Box::default());
+        late.fails.store(true, Ordering::Relaxed);
+        let mut memory = vec![0u8; PIECE * 4];
+        let at = addr(&mut memory);
+        let staged = Staged {
+            to: at,
+            from: at,
+            bytes: memory.len() as u64,
+        };
+        let mut slot = vec![0u8; PIECE];
+        assert!(staged.into_stream(&[addr(&mut slot)], &late).is_err());
+        assert!(staged.out_of_stream(&[addr(&mut slot)], &late).is_err());
+    }
+}

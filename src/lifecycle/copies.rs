@@ -1,0 +1,264 @@
+//! Copies that the program queues through weir, so that what they read and write lives as long as they need it.
+//!
+//! A copy goes on a host stream if there is one of that handle, on the driver's if the process has a driver; on any other
+//! stream nothing is ever in flight, and the copy is made at once.
+//!
+//! Locks: none; pools and backends lock for themselves.
+
+use super::backends::error as backend_error;
+use super::deferred::{self, Function};
+use super::order;
+use super::registry::POOLS;
+use super::{defaults, end};
+use crate::backend::cuda::copies as driver;
+use crate::backend::cuda::copies::Known;
+use crate::backend::host::copies as host;
+use crate::backend::staging::{CopyQueue, Moment, Staged};
+use crate::backend::{BackendError, transfer};
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use crate::config::{Config, MemoryKind};
+use crate::pool::Pool;
+use std::sync::Arc;
+
+/// What to copy, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy {
+    /// To where.
+    pub to: Addr,
+    /// From where.
+    pub from: Addr,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Where copies are queued.
+enum Queue {
+    Host(host::Stream),
+    Driver(driver::Stream),
+    /// On no stream: what is to be done is done.
+    None,
+}
+
+/// A moment on a stream on which nothing is in flight.
+struct Past;
+
+impl Moment for Past {
+    fn is_over(&self) -> bool {
+        true
+    }
+    fn wait(&self) {}
+}
+
+impl CopyQueue for Queue {
+    fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+        match self {
+            Queue::Host(stream) => stream.copy(to, from, bytes),
+            Queue::Driver(stream) => stream.copy(to, from, bytes),
+            Queue::None => {
+                transfer::copy(to, from, bytes as usize);
+                Ok(())
+            }
+        }
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>, BackendError> {
+        match self {
+            Queue::Host(stream) => stream.moment(),
+            Queue::Driver(stream) => stream.moment(),
+            Queue::None => Ok(Arc::new(Past)),
+        }
+    }
+}
+
+impl Queue {
+    fn of(stream: StreamHandle) -> Result<Queue, Error> {
+        if order::is_host_stream(stream) {
+            return Ok(Queue::Host(host::Stream(stream)));
+        }
+        if driver::driver().is_none() {
+            return Ok(Queue::None);
+        }
+        end::prepare_devices()?;
+        driver::Stream::new(stream)
+            .map(Queue::Driver)
+            .map_err(|error| stream_error(stream, error))
+    }
+
+    /// Refuses a stream whose work is captured: what is to happen when it is complete would have to happen at each launch.
+    fn refuse_captured(&self, what: &str) -> Result<(), Error> {
+        match self {
+            Queue::Driver(stream) if stream.is_captured().map_err(backend_error)? => {
+                Err(Error::Capture(format!(
+                    "{what} is nothing for a graph, which does its work anew at each launch; copy without it while the stream \
+                 is captured"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The pool that pieces of copies on this stream go through.
+    fn staging_pool(&self, config: impl FnOnce() -> Result<Config, Error>) -> Result<Arc<Pool>, Error> {
+        let handle = match self {
+            Queue::Driver(stream) => {
+                let device = stream.device().map_err(backend_error)?;
+                defaults::staging_pool(device, config)?
+            }
+            Queue::Host(_) | Queue::None => defaults::staging_pool(defaults::HOST, config)?,
+        };
+        POOLS.get(handle)
+    }
+
+    /// Which way a staged copy goes.
+    fn way(&self, copy: Copy) -> Result<Way, BackendError> {
+        Ok(match self {
+            Queue::None => Way::Direct,
+            Queue::Host(_) => Way::In,
+            Queue::Driver(_) => match (driver::known(copy.from)?, driver::known(copy.to)?) {
+                (Known::Pageable, Known::Pageable) | (Known::Device, Known::Device | Known::Pinned) => {
+                    Way::Direct
+                }
+                (Known::Device | Known::Pinned, Known::Pageable) => Way::Out,
+                (Known::Pageable | Known::Pinned, _) => Way::In,
+            },
+        })
+    }
+}
+
+enum Way {
+    /// Through memory that is then the copy's alone; its source may change.
+    In,
+    /// Through such memory to where only the host writes.
+    Out,
+    /// As it is, waiting for it.
+    Direct,
+}
+
+fn stream_error(stream: StreamHandle, error: BackendError) -> Error {
+    match error {
+        BackendError::InvalidStream(why) => Error::InvalidStream(stream, why),
+        error => backend_error(error),
+    }
+}
+
+/// The host's pool that an address lies in, and the block.
+fn held(at: Addr) -> Result<Option<(Arc<Pool>, Addr)>, Error> {
+    let of_host = |pool: &Arc<Pool>| pool.config().memory != MemoryKind::Device && pool.contains(at);
+    match POOLS.pools().find(of_host) {
+        Some(pool) => {
+            let block = pool.block_around(at)?;
+            Ok(Some((pool, block)))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Queues a copy. Blocks of host and pinned pools that it uses may be freed at once.
+pub fn copy(copy: Copy, stream: StreamHandle) -> Result<(), Error> {
+    let queue = Queue::of(stream)?;
+    queue_copy(copy, stream, &queue)
+}
+
+fn queue_copy(copy: Copy, stream: StreamHandle, queue: &Queue) -> Result<(), Error> {
+    if copy.bytes == 0 {
+        return Ok(());
+    }
+    let blocks = [held(copy.from)?, held(copy.to)?];
+    queue
+        .copy(copy.to, copy.from, copy.bytes)
+        .map_err(|error| stream_error(stream, error))?;
+    for (pool, block) in blocks.into_iter().flatten() {
+        // a pool hears of streams of its own kind only
+        let knows = match queue {
+            Queue::Host(_) => pool.config().memory == MemoryKind::Host,
+            Queue::Driver(_) => pool.config().memory == MemoryKind::Pinned,
+            Queue::None => false,
+        };
+        if knows {
+            pool.copy_queued(block, stream)?;
+        }
+    }
+    Ok(())
+}
+
+/// The same, with `release` called when the copy is complete.
+pub fn copy_hold(copy: Copy, stream: StreamHandle, release: Function) -> Result<(), Error> {
+    let queue = Queue::of(stream)?;
+    queue.refuse_captured("a copy that holds its source")?;
+    deferred::prepare()?;
+    queue_copy(copy, stream, &queue)?;
+    behind(&queue, stream, release)
+}
+
+/// Has `function` called when what is queued on `stream` until now is complete.
+pub fn defer(stream: StreamHandle, function: Function) -> Result<(), Error> {
+    let queue = Queue::of(stream)?;
+    queue.refuse_captured("a deferred call")?;
+    deferred::prepare()?;
+    behind(&queue, stream, function)
+}
+
+fn behind(queue: &Queue, stream: StreamHandle, function: Function) -> Result<(), Error> {
+    let moment = queue.moment().map_err(|error| stream_error(stream, error))?;
+    deferred::call_behind(stream, moment, function)
+}
+
+/// Queues a copy whose source may change, or has made it, when the call returns.
+pub fn copy_staged(
+    copy: Copy,
+    stream: StreamHandle,
+    config: impl FnOnce() -> Result<Config, Error>,
+) -> Result<(), Error> {
+    let queue = Queue::of(stream)?;
+    queue.refuse_captured("a staged copy")?;
+    if copy.bytes == 0 {
+        return Ok(());
+    }
+    let error = |error| stream_error(stream, error);
+    let way = queue.way(copy).map_err(error)?;
+    let staged = Staged {
+        to: copy.to,
+        from: copy.from,
+        bytes: copy.bytes,
+    };
+    let slots = match way {
+        Way::Direct => None,
+        Way::In | Way::Out => Slots::take(&staged, queue.staging_pool(config)),
+    };
+    let Some(slots) = slots else {
+        queue_copy(copy, stream, &queue)?;
+        queue.moment().map_err(error)?.wait();
+        return Ok(());
+    };
+    let done = match way {
+        Way::In => staged.into_stream(&slots.at, &queue),
+        _ => staged.out_of_stream(&slots.at, &queue),
+    };
+    let given_back = slots.give_back(stream);
+    done.map_err(error).and(given_back)
+}
+
+/// Blocks that pieces of a copy go through.
+struct Slots {
+    pool: Arc<Pool>,
+    at: Vec<Addr>,
+}
+
+impl Slots {
+    /// As many as can be had; None: there is no memory for any.
+    fn take(staged: &Staged, pool: Result<Arc<Pool>, Error>) -> Option<Slots> {
+        let pool = pool.ok()?;
+        let (bytes, count) = staged.slots();
+        let slot = |_| pool.alloc(bytes, 0, StreamHandle::HOST).ok();
+        let at: Vec<Addr> = (0..count).map_while(slot).collect();
+        (!at.is_empty()).then_some(Slots { pool, at })
+    }
+
+    /// They are free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
+    fn give_back(self, stream: StreamHandle) -> Result<(), Error> {
+        let free = |at: &Addr| self.pool.free(*at, stream).map(drop);
+        let freed: Vec<_> = self.at.iter().map(|at| free(at).or_else(|_| free(at))).collect();
+        freed.into_iter().collect()
+    }
+}

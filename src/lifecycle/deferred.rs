@@ -1,0 +1,176 @@
+//! Functions of the program's that are called when the work before them on a stream is complete.
+//!
+//! One thread calls them all. It looks at the first of each stream, so that a slow stream holds back nothing of another's,
+//! and one stream's are called in the order in which they were deferred. While there are any it looks again after a pause
+//! that grows with the time waited, from `SHORT` to `LONG`; while there are none it sleeps. No lock is held in a call, and
+//! the driver's own threads have nothing to do with it, so a function may call weir, and the driver.
+//!
+//! [`finish`] returns when all have been called and the thread is no more: in finalize, and at exit while the driver is
+//! there. The next one starts a thread anew. What would be deferred meanwhile is refused.
+//!
+//! Invariant: `count` = functions in `lines`, and the one that is being called.
+//!
+//! Locks: `STATE`; nothing else is taken under it.
+
+use super::end;
+use crate::backend::process;
+use crate::backend::staging::Moment;
+use crate::base::error::Error;
+use crate::base::units::StreamHandle;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A function of the program's.
+pub type Function = Box<dyn FnOnce() + Send>;
+
+const SHORT: Duration = Duration::from_micros(20);
+const LONG: Duration = Duration::from_millis(1);
+/// The pause is so small a part of the time waited.
+const PATIENCE: u32 = 8;
+/// What the thread calls is the program's.
+const STACK: usize = 2 << 20;
+
+struct Line {
+    stream: StreamHandle,
+    waiting: VecDeque<(Arc<dyn Moment>, Function)>,
+}
+
+struct State {
+    lines: Vec<Line>,
+    count: usize,
+    thread: Option<JoinHandle<()>>,
+    closing: bool,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    lines: Vec::new(),
+    count: 0,
+    thread: None,
+    closing: false,
+});
+/// There is something to wait for, or nothing will come any more.
+static CALLED: Condvar = Condvar::new();
+
+thread_local! {
+    /// Is this the thread that calls? Has no destructor.
+    static CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the thread, so that what comes next cannot fail for the lack of one.
+pub fn prepare() -> Result<(), Error> {
+    end::prepare()?;
+    let mut state = state();
+    if state.closing || end::exiting() {
+        return Err(Error::Unloaded);
+    }
+    if state.thread.is_none() {
+        let thread = Builder::new().name("weir-defer".into()).stack_size(STACK);
+        let started = thread.spawn(work);
+        state.thread =
+            Some(started.map_err(|error| Error::Backend(format!("no thread for deferred calls: {error}")))?);
+    }
+    Ok(())
+}
+
+/// Has `function` called when `moment`, which was made on `stream`, is over. After [`prepare`].
+pub fn call_behind(stream: StreamHandle, moment: Arc<dyn Moment>, function: Function) -> Result<(), Error> {
+    let mut state = state();
+    if state.thread.is_none() || state.closing {
+        return Err(Error::Unloaded);
+    }
+    state.count += 1;
+    let entry = (moment, function);
+    match state.lines.iter_mut().find(|line| line.stream == stream) {
+        Some(line) => line.waiting.push_back(entry),
+        None => state.lines.push(Line {
+            stream,
+            waiting: VecDeque::from([entry]),
+        }),
+    }
+    CALLED.notify_one();
+    Ok(())
+}
+
+fn work() {
+    CALLS.set(true);
+    process::work_in_background();
+    let mut since = Instant::now();
+    let mut known = 0;
+    loop {
+        let mut now = state();
+        if now.count == 0 {
+            now.lines = Vec::new();
+            if now.closing {
+                return;
+            }
+            drop(CALLED.wait(now));
+            since = Instant::now();
+            continue;
+        }
+        if now.count > known {
+            since = Instant::now();
+        }
+        known = now.count;
+        let first = |line: &Line| Some((line.stream, line.waiting.front()?.0.clone()));
+        let firsts: Vec<_> = now.lines.iter().filter_map(first).collect();
+        drop(now);
+        let over: Vec<_> = firsts
+            .into_iter()
+            .filter(|(_, moment)| moment.is_over())
+            .collect();
+        if over.is_empty() {
+            let pause = (since.elapsed() / PATIENCE).clamp(SHORT, LONG);
+            drop(CALLED.wait_timeout(state(), pause));
+            continue;
+        }
+        for (stream, _) in over {
+            call_first(stream);
+        }
+        since = Instant::now();
+    }
+}
+
+fn call_first(stream: StreamHandle) {
+    let mut now = state();
+    let Some(place) = now.lines.iter().position(|line| line.stream == stream) else {
+        return;
+    };
+    let first = now.lines[place].waiting.pop_front();
+    if now.lines[place].waiting.is_empty() {
+        now.lines.swap_remove(place);
+    }
+    drop(now);
+    if let Some((moment, function)) = first {
+        drop(moment);
+        // the panic hook has printed it, and there is nobody to tell
+        drop(catch_unwind(AssertUnwindSafe(function)));
+        state().count -= 1;
+    }
+}
+
+/// Waits until all have been called, and for the end of the thread. Does nothing on that thread, which cannot wait for
+/// itself.
+pub fn finish() {
+    if CALLS.get() || process::forked() {
+        return;
+    }
+    let mut now = state();
+    now.closing = true;
+    let thread = now.thread.take();
+    drop(now);
+    CALLED.notify_one();
+    if let Some(thread) = thread {
+        let _ = thread.join();
+    }
+    mem::take(&mut state().lines);
+    state().closing = false;
+}

@@ -1,0 +1,57 @@
+//! Copies that weir has queued for the program: the memory that they use is handed out again only when they are complete,
+//! however and whenever it is freed.
+//!
+//! That is more than stream order: the next owner of host memory may write it without any stream.
+
+use super::{Pool, translate};
+use crate::backend::Backend;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use crate::config::MemoryKind;
+
+impl Pool {
+    /// Looks, if nobody else is about to, which of the work is complete that blocks are held back for: so that the host's
+    /// memory comes back without a miss. A device's is left as it is, since a look changes where blocks will lie.
+    pub(super) fn look_at_held(&self) {
+        if self.config.memory == MemoryKind::Device || !self.backend.usable() {
+            return;
+        }
+        if self.books().is_ok_and(|heap| heap.stats.pending > 0)
+            && let Some(_grow) = self.grow.try_lock()
+        {
+            self.poll(None, true);
+        }
+    }
+
+    /// The start of the live block that an address lies in.
+    pub fn block_around(&self, at: Addr) -> Result<Addr, Error> {
+        let heap = self.books()?;
+        match heap.find_block(at.0) {
+            Ok(_) => Ok(at),
+            Err(Error::InteriorPointer { block, .. }) => Ok(block),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A copy that uses the block has just been queued on `stream`. A captured one is done by each launch of its graph.
+    pub fn copy_queued(&self, block: Addr, stream: StreamHandle) -> Result<(), Error> {
+        let named = self.name(stream)?;
+        let Some(line) = named.line else { return Ok(()) };
+        let mut heap = self.books_for(named)?;
+        let found = heap.find_block(block.0)?;
+        if line.capture.is_some() {
+            heap.record_use(found, line);
+            return Ok(());
+        }
+        let (index, number) = heap.note_copy(found, line);
+        drop(heap);
+        // recorded now, since the stream may be gone when the block is freed
+        match self.backend.record(stream) {
+            Ok(event) => {
+                self.add_event(event, number, index);
+                Ok(())
+            }
+            Err(error) => Err(translate(error, stream)),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Copies through the C interface on the stand-in driver: every call of the driver fails once, in captures, and at the
+//! end of a device.
+
+#![allow(unsafe_code)] // The driver and weir are called as C calls them.
+
+mod common;
+
+use common::cuda::Gate;
+use common::standin::{Device, Object, all_calls, alone, control, ok, open, stream};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir::config::{Config, MemoryKind};
+use weir::ffi::copies::{weir_copy_async, weir_copy_async_hold, weir_stream_defer};
+use weir::ffi::pool::{weir_finalize, weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
+use weir::ffi::status::weir_status::{self, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_OK};
+use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
+use weir::lifecycle::end;
+
+const BYTES: usize = 300 << 10;
+static CALLED: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn called(_: *mut c_void) {
+    CALLED.fetch_add(1, Ordering::SeqCst);
+}
+
+fn pool(memory: MemoryKind) -> *mut weir_pool {
+    let config = Config {
+        memory,
+        ..Config::default()
+    };
+    std::ptr::without_provenance_mut(end::create(config).expect("a pool"))
+}
+
+fn host() -> Object {
+    std::ptr::without_provenance_mut(usize::MAX)
+}
+
+fn take(pool: *mut weir_pool, on: Object) -> *mut u8 {
+    let mut at = std::ptr::null_mut();
+    // SAFETY: a pool and a variable of ours.
+    assert_eq!(unsafe { weir_pool_alloc(pool, BYTES, on, &raw mut at) }, WEIR_OK);
+    at.cast()
+}
+
+/// All kinds of copies while the nth call from here fails. True if there were that many.
+fn run(nth: u64, code: i32) -> bool {
+    let (near, far, stream) = (pool(MemoryKind::Pinned), pool(MemoryKind::Device), stream());
+    let (source, target) = (take(near, host()), take(far, stream));
+    let mut pageable = vec![3u8; BYTES];
+    let before = CALLED.load(Ordering::SeqCst);
+    let mut promised = 0;
+    control!(reset_faults());
+    control!(fail_any(nth, code));
+    // SAFETY: memory of the sizes that are said, until the streams are waited for below.
+    unsafe {
+        let (to, from) = (target.cast::<c_void>(), source.cast::<c_void>());
+        let mut gone: Vec<weir_status> = Vec::new();
+        gone.push(weir_copy_async(to, from, BYTES, stream, 0));
+        gone.push(weir_copy_async(
+            to,
+            pageable.as_ptr().cast(),
+            BYTES,
+            stream,
+            WEIR_COPY_STAGED,
+        ));
+        let held = weir_copy_async_hold(to, from, BYTES, stream, 0, Some(called), to);
+        let deferred = weir_stream_defer(stream, Some(called), to);
+        promised += u64::from(held == WEIR_OK) + u64::from(deferred == WEIR_OK);
+        gone.push(weir_copy_async(
+            pageable.as_mut_ptr().cast(),
+            to,
+            BYTES,
+            stream,
+            WEIR_COPY_STAGED,
+        ));
+        gone.extend([held, deferred]);
+        let failures = gone.iter().filter(|&&status| status != WEIR_OK).count();
+        assert!(failures <= 1, "{gone:?}");
+    }
+    let came = all_calls() >= nth;
+    control!(reset_faults());
+    ok!(stream_synchronize(stream));
+    // SAFETY: live blocks, and nothing is in flight.
+    unsafe {
+        assert_eq!(weir_pool_free_synced(near, source.cast()), WEIR_OK);
+        assert_eq!(weir_pool_free(far, target.cast(), stream), WEIR_OK);
+    }
+    ok!(stream_destroy(stream));
+    assert_eq!(weir_finalize(), WEIR_OK, "call {nth} with {code}");
+    assert_eq!(
+        CALLED.load(Ordering::SeqCst) - before,
+        promised,
+        "call {nth} with {code}"
+    );
+    came
+}
+
+#[test]
+fn each_call_of_the_driver_fails_once() {
+    alone("each_call_of_the_driver_fails_once", &[], || {
+        let device = Device::open(0);
+        let before = open();
+        assert!(!run(u64::MAX, 999));
+        assert_eq!(open(), before);
+        for code in [2, 999] {
+            let mut nth = 1;
+            while run(nth, code) {
+                let left = open();
+                assert!(
+                    left == before || left.is_empty(),
+                    "call {nth} with {code}: {left}"
+                );
+                nth += 1;
+            }
+            eprintln!("{nth} calls failed with {code}");
+            assert!(nth > 30, "{nth} calls");
+        }
+        drop(device);
+    });
+}
+
+#[test]
+fn a_capture_takes_direct_copies_and_goes_on() {
+    alone("a_capture_takes_direct_copies_and_goes_on", &[], || {
+        let device = Device::open(0);
+        let (near, far, stream) = (pool(MemoryKind::Pinned), pool(MemoryKind::Device), stream());
+        let (source, target) = (take(near, host()), take(far, stream));
+        let mut graph = std::ptr::null_mut();
+        ok!(stream_begin_capture(stream, 0));
+        // SAFETY: live blocks.
+        unsafe {
+            let (to, from) = (target.cast::<c_void>(), source.cast::<c_void>());
+            assert_eq!(weir_copy_async(to, from, BYTES, stream, 0), WEIR_OK);
+            let staged = weir_copy_async(to, from, BYTES, stream, WEIR_COPY_STAGED);
+            assert_eq!(staged, WEIR_ERROR_CAPTURE);
+            let held = weir_copy_async_hold(to, from, BYTES, stream, 0, Some(called), to);
+            assert_eq!(held, WEIR_ERROR_CAPTURE);
+            assert_eq!(weir_stream_defer(stream, Some(called), to), WEIR_ERROR_CAPTURE);
+        }
+        ok!(stream_end_capture(stream, &raw mut graph));
+        // SAFETY: live blocks, of which the graph's is held back until its release.
+        unsafe {
+            assert_eq!(weir_pool_free_synced(near, source.cast()), WEIR_OK);
+            assert_ne!(take(near, host()), source);
+            assert_eq!(weir_pool_free(far, target.cast(), stream), WEIR_OK);
+        }
+        ok!(graph_destroy(graph));
+        ok!(stream_destroy(stream));
+        weir_finalize();
+        drop(device);
+    });
+}
+
+/// Nothing runs on a lost device, so nothing is waited for any more.
+#[test]
+fn a_lost_device_calls_what_was_deferred() {
+    alone(
+        "a_lost_device_calls_what_was_deferred",
+        &[("WEIR_STANDIN_LEAKS", "0")],
+        || {
+            let device = std::mem::ManuallyDrop::new(Device::open(0));
+            let (pool, stream) = (pool(MemoryKind::Pinned), stream());
+            let (source, gate) = (take(pool, host()), Gate::on(stream));
+            let at = source.cast();
+            // SAFETY: a function that may be called with anything.
+            let defer = || unsafe { weir_stream_defer(stream, Some(called), at) };
+            assert_eq!(defer(), WEIR_OK);
+            control!(lose_device(device.0));
+            assert_eq!(defer(), WEIR_ERROR_DEVICE_LOST);
+            drop(gate);
+            // SAFETY: a live block, and nothing runs any more.
+            assert_eq!(unsafe { weir_pool_free_synced(pool, at) }, WEIR_OK);
+            weir_finalize();
+            assert_eq!(CALLED.load(Ordering::SeqCst), 1);
+        },
+    );
+}
