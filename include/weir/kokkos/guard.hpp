@@ -1,0 +1,97 @@
+/**
+ * @file weir/kokkos/guard.hpp
+ * Ties a pool to the life of Kokkos. Part of weir/kokkos.hpp.
+ *
+ *   Kokkos::initialize(argc, argv);
+ *   weir::kokkos::guard guard(weir::pool(options));   // or a member of a singleton, or a static object
+ *   ...
+ *   Kokkos::finalize();                               // ends the pool, whether the guard still lives or not
+ *
+ * From then on, until its end, the pool is the current one of its memory: views and memory spaces that name no pool use
+ * it. It ends in Kokkos::finalize() or with the guard, whichever comes first: the work of Kokkos is waited for, the
+ * default pool is the current one again, all free memory goes back, and the guard's reference with it. Where that was
+ * the last one nothing is left of the pool.
+ *
+ * Views that outlive Kokkos::finalize(), such as static ones, keep their pool and their memory until they go: that is
+ * harmless, also after main and when weir or the driver is gone by then, and the last one ends the pool. Their elements'
+ * destructors run if the host reaches the memory, and do not on a GPU, where Kokkos runs nothing any more.
+ */
+#ifndef WEIR_KOKKOS_GUARD_HPP
+#define WEIR_KOKKOS_GUARD_HPP
+
+#include <memory>
+#include <weir/kokkos/order.hpp>
+
+namespace weir {
+namespace kokkos {
+
+/** Keeps a pool until Kokkos::finalize() and no longer, wherever the guard lives. Moves, does not copy. */
+class guard {
+  public:
+    /** Of no pool. */
+    guard() noexcept = default;
+
+    /** Keeps `tied` and makes it current. Throws weir::error if Kokkos is not initialized, or the pool has ended. Not to
+     * be made in a finalize hook: Kokkos has no room for another one there. */
+    explicit guard(pool tied) : tie_(std::make_shared<tie>(std::move(tied))) {
+        Kokkos::push_finalize_hook([ended = tie_] { ended->end(); });
+    }
+
+    guard(guard &&) noexcept = default;
+    guard &operator=(guard &&other) noexcept {
+        end();
+        tie_ = std::move(other.tie_);
+        return *this;
+    }
+    ~guard() { end(); }
+
+    /** Ends it now, as Kokkos::finalize() does. */
+    void end() noexcept {
+        if (tie_) {
+            tie_->end();
+        }
+        tie_.reset();
+    }
+
+    /** The pool; empty if it has ended. */
+    pool get_pool() const { return tie_ ? tie_->kept : pool(); }
+
+  private:
+    struct tie {
+        explicit tie(pool tied) {
+            detail::must_be_initialized("weir::kokkos::guard");
+            device = tied.device();
+            check(weir_device_set_pool(device, tied.get()));
+            kept = std::move(tied);
+        }
+
+        void end() noexcept {
+            if (!kept) {
+                return;
+            }
+            try {
+                if (Kokkos::is_initialized()) {
+                    Kokkos::fence();
+                }
+                kept.trim(0);
+            } catch (...) {
+                // a pool or a device that is gone has nothing left to give back
+            }
+            weir_pool *now = nullptr;
+            if (weir_device_get_pool(device, &now) == WEIR_OK && now == kept.get()) {
+                weir_device_set_pool(device, nullptr);
+            }
+            kept.reset();
+        }
+
+        pool kept;
+        int device = 0;
+    };
+
+    std::shared_ptr<tie> tie_; // the hook has the other reference
+};
+
+} // namespace kokkos
+} // namespace weir
+
+#endif
