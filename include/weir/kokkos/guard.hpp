@@ -33,32 +33,38 @@ class guard {
 
     /** Keeps `tied` and makes it current. Throws weir::error if Kokkos is not initialized, or the pool has ended. Not to
      * be made in a finalize hook: Kokkos has no room for another one there. */
-    explicit guard(pool tied) : tie_(std::make_shared<tie>(std::move(tied))) {
-        Kokkos::push_finalize_hook([ended = tie_] { ended->end(); });
+    explicit guard(pool tied) {
+        auto made = std::make_shared<tie>(std::move(tied), this);
+        Kokkos::push_finalize_hook([made] { made->end(); });
+        tie_ = made.get();
     }
 
-    guard(guard &&) noexcept = default;
+    guard(guard &&other) noexcept { *this = std::move(other); }
     guard &operator=(guard &&other) noexcept {
+        tie *const taken = std::exchange(other.tie_, nullptr);
         end();
-        tie_ = std::move(other.tie_);
+        tie_ = taken;
+        if (tie_ != nullptr) {
+            tie_->holder = this;
+        }
         return *this;
     }
     ~guard() { end(); }
 
     /** Ends it now, as Kokkos::finalize() does. */
     void end() noexcept {
-        if (tie_) {
+        if (tie_ != nullptr) {
             tie_->end();
         }
-        tie_.reset();
     }
 
     /** The pool; empty if it has ended. */
-    pool get_pool() const { return tie_ ? tie_->kept : pool(); }
+    pool get_pool() const { return tie_ != nullptr ? tie_->kept : pool(); }
 
   private:
+    // Belongs to the finalize hook, so that a guard that is never destroyed leaves nothing behind.
     struct tie {
-        explicit tie(pool tied) {
+        tie(pool tied, guard *made_by) : holder(made_by) {
             detail::must_be_initialized("weir::kokkos::guard");
             device = tied.device();
             check(weir_device_set_pool(device, tied.get()));
@@ -66,9 +72,10 @@ class guard {
         }
 
         void end() noexcept {
-            if (!kept) {
+            if (holder == nullptr) {
                 return;
             }
+            std::exchange(holder, nullptr)->tie_ = nullptr;
             try {
                 if (Kokkos::is_initialized()) {
                     Kokkos::fence();
@@ -84,11 +91,12 @@ class guard {
             kept.reset();
         }
 
+        guard *holder;
         pool kept;
         int device = 0;
     };
 
-    std::shared_ptr<tie> tie_; // the hook has the other reference
+    tie *tie_ = nullptr;
 };
 
 } // namespace kokkos

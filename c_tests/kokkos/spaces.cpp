@@ -1,0 +1,167 @@
+// weir/kokkos/memory_space.hpp: Kokkos' own views, containers and C-style functions on weir's memory. Kokkos 4.7.
+#include "kokkos.hpp"
+#include <Kokkos_DualView.hpp>
+#include <Kokkos_DynRankView.hpp>
+#include <Kokkos_ScatterView.hpp>
+#include <Kokkos_UnorderedMap.hpp>
+
+namespace {
+
+using Space = weir::kokkos::memory_space;
+
+static_assert(Kokkos::is_memory_space<Space>::value && Kokkos::is_memory_space<weir::kokkos::host_space>::value);
+static_assert(std::is_same_v<Space::execution_space, Exec>);
+static_assert(Kokkos::SpaceAccessibility<Exec, Space>::accessible);
+static_assert(Kokkos::SpaceAccessibility<Memory, Space>::assignable && !Kokkos::SpaceAccessibility<Space, Memory>::assignable);
+static_assert(Kokkos::SpaceAccessibility<Kokkos::HostSpace, weir::kokkos::host_space>::accessible);
+static_assert(std::is_same_v<Space, weir::kokkos::host_space> == Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space>::accessible);
+
+size_t used() { return Space().get_pool().stats().used_bytes; }
+
+void views() {
+    {
+        Kokkos::View<int **, Space> whole("whole", 10, 20);
+        CHECK(whole.label() == "whole" && used() >= 800);
+        CHECK_EQUAL(reinterpret_cast<uintptr_t>(whole.data()) % 128, 0);
+        const auto mirror = Kokkos::create_mirror_view(whole);
+        CHECK((static_cast<void *>(mirror.data()) == whole.data()) == (std::is_same_v<Space, weir::kokkos::host_space>));
+        for (int i = 0; i < 200; i++) {
+            mirror(i / 20, i % 20) = i;
+        }
+        Kokkos::deep_copy(whole, mirror);
+        const Kokkos::View<const int **, Memory> assigned = whole;
+        CHECK_EQUAL(whole.use_count(), 2 + (static_cast<void *>(mirror.data()) == whole.data()));
+        CHECK_EQUAL(count(Kokkos::subview(assigned, 3, Kokkos::ALL), 65), 1);
+        Kokkos::View<int **, Memory> outside("outside", 10, 20);
+        Kokkos::deep_copy(Exec(), outside, whole);
+        Kokkos::fence();
+        CHECK_EQUAL(count(Kokkos::subview(outside, 9, Kokkos::ALL), 199), 1);
+        const auto copy = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), whole);
+        CHECK_EQUAL(copy(9, 19), 199);
+        const auto back = Kokkos::create_mirror_view_and_copy(Space(), outside);
+        CHECK_EQUAL(count(Kokkos::subview(back, 0, Kokkos::ALL), 7), 1);
+        Kokkos::resize(whole, 20, 30);
+        CHECK(whole.extent(0) == 20 && count(Kokkos::subview(whole, 9, Kokkos::make_pair(0, 20)), 199) == 1);
+        CHECK_EQUAL(count(Kokkos::subview(whole, 19, Kokkos::ALL), 0), 30);
+        Kokkos::realloc(whole, 3, 3);
+        const Kokkos::View<int *, weir::kokkos::host_space> host("host", 10);
+        Kokkos::deep_copy(host, 5);
+        Kokkos::View<int *, Space> device("device", 10);
+        Kokkos::deep_copy(device, host);
+        CHECK_EQUAL(count(device, 5), 10);
+        Kokkos::deep_copy(host, device);
+        CHECK_EQUAL(host(9), 5);
+    }
+    CHECK_EQUAL(used(), 0);
+}
+
+void containers() {
+    {
+        Kokkos::DualView<int *, Kokkos::Device<Exec, Space>> dual("dual", 100);
+        dual.view_host()(99) = 5;
+        dual.modify_host();
+        dual.sync_device();
+        CHECK_EQUAL(count(dual.view_device(), 5), 1);
+        Kokkos::DynRankView<int, Space> dynamic("dynamic", 4, 5, 6);
+        Kokkos::deep_copy(dynamic, 3);
+        CHECK_EQUAL(dynamic.rank(), 3);
+        Kokkos::UnorderedMap<int, int, Kokkos::Device<Exec, Space>> map(1000);
+        Kokkos::parallel_for(500, KOKKOS_LAMBDA(const int i) { map.insert(i, 2 * i); });
+        CHECK_EQUAL(map.size(), 500);
+        Kokkos::View<int *, Space> sums("sums", 10);
+        Kokkos::Experimental::ScatterView<int *, Kokkos::LayoutRight, Kokkos::Device<Exec, Space>> scatter(sums);
+        Kokkos::parallel_for(1000, KOKKOS_LAMBDA(const int i) { scatter.access()(i % 10) += 1; });
+        Kokkos::Experimental::contribute(sums, scatter);
+        CHECK_EQUAL(count(sums, 100), 10);
+        CHECK(used() > 4000);
+    }
+    Kokkos::fence();
+    CHECK_EQUAL(used(), 0);
+}
+
+void c_functions() {
+    void *block = Kokkos::kokkos_malloc<Space>("block", 1000);
+    CHECK(block != nullptr && used() >= 1000);
+    block = Kokkos::kokkos_realloc<Space>(block, 100000);
+    CHECK(used() >= 100000);
+    Kokkos::kokkos_free<Space>(block);
+    Kokkos::kokkos_free<Space>(nullptr);
+    CHECK_EQUAL(used(), 0);
+    const Space space;
+    void *bare = space.allocate(Exec(), "bare", 0);
+    CHECK(bare != nullptr);
+    space.deallocate(bare, 0);
+    space.deallocate(nullptr, 0);
+}
+
+void requests() {
+    const Space small(a_pool(64 * MiB));
+    try {
+        Kokkos::View<double *, Space> large(Kokkos::view_alloc("too large", small), 10000000);
+        CHECK(!"thrown");
+    } catch (const std::runtime_error &bad) {
+        CHECK(strstr(bad.what(), "weir::") != nullptr);
+        CHECK(strstr(bad.what(), " memory space failed to allocate 80000128 bytes (label=\"too large\")") != nullptr);
+        CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, dynamic_cast<const weir::error &>(bad).status());
+    }
+    const Kokkos::View<double *, Space> fits(Kokkos::view_alloc("fits", small, Kokkos::WithoutInitializing), 1000000);
+    const Kokkos::View<double *, Space> none(Kokkos::view_alloc(small), 0);
+    CHECK(none.size() == 0 && small.get_pool().stats().used_bytes >= 8000000);
+}
+
+// A space of an instance frees in its order: each instance reuses what it freed, and never what the other still uses.
+void instances() {
+    const weir::pool pool = a_pool();
+    const Instance one, two;
+    const Space ordered_one(pool, *one), ordered_two(pool, *two);
+    Kokkos::View<int, Space> wrong("wrong");
+    for (int round = 0; round < 300; round++) {
+        for (const Instance *instance : {&one, &two}) {
+            const Exec exec = **instance;
+            const int value = 2 * round + (instance == &two), n = 1 << (10 + round % 8);
+            Kokkos::View<int *, Space> view(
+                Kokkos::view_alloc("round", instance == &one ? ordered_one : ordered_two, exec, Kokkos::WithoutInitializing), n);
+            Kokkos::parallel_for(Kokkos::RangePolicy<Exec>(exec, 0, n), KOKKOS_LAMBDA(const int i) { view(i) = value; });
+            Kokkos::parallel_for(Kokkos::RangePolicy<Exec>(exec, 0, n), KOKKOS_LAMBDA(const int i) {
+                if (view(n - 1 - i) != value) {
+                    Kokkos::atomic_inc(&wrong());
+                }
+            });
+        }
+    }
+    (*one).fence();
+    (*two).fence();
+    int found = -1;
+    Kokkos::deep_copy(found, wrong);
+    CHECK_EQUAL(found, 0);
+    CHECK_EQUAL(pool.stats().used_bytes, 0);
+    CHECK(pool.stats().reserved_bytes <= 8 * MiB);
+    CHECK(Space(*one).get_pool() == Space().get_pool());
+}
+
+void refused() {
+    try {
+        Space space(pool_of(other_kind));
+        CHECK(!"thrown");
+    } catch (const weir::error &bad) {
+        CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, bad.status());
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    Kokkos::ScopeGuard kokkos(argc, argv);
+    if (argc > 1) {
+        refused();
+        return check_end();
+    }
+    weir::kokkos::guard guard(a_pool());
+    CHECK(Space().get_pool() == guard.get_pool());
+    views();
+    containers();
+    c_functions();
+    requests();
+    instances();
+    return check_end();
+}
