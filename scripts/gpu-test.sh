@@ -9,6 +9,7 @@ usage: scripts/gpu-test.sh [options]
   --prefix DIR     where weir is installed (default: $PREFIX, or build/prefix)
   --traces DIR     the traces to replay (default: traces/)
   --replay FILE    examples/replay, built before; for a machine without zlib's header (default: it is built)
+  --kokkos DIR     an installed Kokkos with CUDA, for the step of that name
   --out DIR        build folder and full logs (default: build/gpu-test)
   --only A,B,...   these steps alone, and the building they need
   --skip A,B,...   all but these
@@ -35,18 +36,19 @@ Steps:
   ring             two to four GPUs write to each other's blocks while all pools grow, move pages and are trimmed
   nccl             all-reduce of registered and of ordinary blocks, on two or more GPUs; WEIR_NCCL_LIBRARY names NCCL
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
+  kokkos           the Kokkos tests and example with the Kokkos of --kokkos; without one they are not run
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl clients)
-prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl clients kokkos)
+prefix=${PREFIX:-build/prefix} traces=traces replay='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1; shift; continue ;;
     --list) printf '%s\n' "${steps[@]}"; exit 0 ;;
     --help) usage; exit 0 ;;
-    --prefix | --traces | --replay | --out | --only | --skip | --pack | --budget) ;;
+    --prefix | --traces | --replay | --kokkos | --out | --only | --skip | --pack | --budget) ;;
     *) echo "gpu-test: unknown option $1" >&2; usage >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "gpu-test: $1 needs a value" >&2; exit 2; }
@@ -54,6 +56,7 @@ while [ $# -gt 0 ]; do
     --prefix) prefix=$2 ;;
     --traces) traces=$2 ;;
     --replay) replay=$2 ;;
+    --kokkos) kokkos=$2 ;;
     --out) out=$2 ;;
     --only) only=,$2, ;;
     --skip) skip=,$2, ;;
@@ -68,6 +71,7 @@ done
 prefix=$(realpath "$prefix") || exit 2
 traces=$(realpath "$traces") || exit 2
 [ -z "$replay" ] || replay=$(realpath "$replay") || exit 2
+[ -z "$kokkos" ] || kokkos=$(realpath "$kokkos") || exit 2
 mkdir -p "$out"
 out=$(realpath "$out")
 tests=$out/c_tests gpu=$out/c_tests/gpu
@@ -222,8 +226,20 @@ clients() {
     echo "note: losses of PyTorch equal its own allocator's, also in graphs; CuPy's results equal NumPy's"
 }
 
+# They are built by Kokkos' own compiler script, in a project of their own; then the example, as a user builds it.
+kokkos() {
+    local flags=(-G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" -DKokkos_ROOT="$kokkos" -DCMAKE_CXX_COMPILER="$kokkos/bin/nvcc_wrapper")
+    cmake -S c_tests/kokkos -B "$out/kokkos" -DWEIR_TEST_GPU=ON "${flags[@]}" &&
+        cmake -S examples/kokkos -B "$out/kokkos/example" "${flags[@]}" || return 1
+    grep -q '^#define KOKKOS_ENABLE_CUDA$' "$kokkos/include/KokkosCore_config.h" || { echo "note: this Kokkos has no CUDA"; return 1; }
+    cmake --build "$out/kokkos" --parallel "$jobs" && cmake --build "$out/kokkos/example" || return 1
+    ctest --test-dir "$out/kokkos" --output-on-failure --no-tests=error &&
+        ctest --test-dir "$out/kokkos/example" --output-on-failure --no-tests=error || return 1
+    echo "note: Kokkos $(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$kokkos"/lib*/cmake/Kokkos/KokkosConfigVersion.cmake): $(ctest --test-dir "$out/kokkos" -N | tail -n 1 | tr -dc 0-9) tests, the memory checker's with them, and the example"
+}
+
 export -f c_tests program sanitized replayed planted
-export prefix traces replay out tests gpu jobs quick PATH
+export prefix traces replay kokkos out tests gpu jobs quick PATH
 step build 200 build
 step device 120 device
 step teardown 120 teardown
@@ -242,6 +258,11 @@ step nvtx 60 nvtx
 step ring 120 ring
 step nccl 60 nccl
 step clients 300 clients
+if [ -n "$kokkos" ]; then
+    step kokkos 300 kokkos
+elif [ -z "$only" ] || [[ $only == *,kokkos,* ]]; then
+    [[ $skip == *,kokkos,* ]] || finish kokkos absent 0 'not run: no Kokkos given (--kokkos)'
+fi
 
 printf '\n%-16s %-8s %7s  %s\n' step result seconds note
 for i in "${!names[@]}"; do

@@ -69,7 +69,7 @@ void containers() {
         Kokkos::parallel_for(500, KOKKOS_LAMBDA(const int i) { map.insert(i, 2 * i); });
         CHECK_EQUAL(map.size(), 500);
         Kokkos::View<int *, Space> sums("sums", 10);
-        Kokkos::Experimental::ScatterView<int *, Kokkos::LayoutRight, Kokkos::Device<Exec, Space>> scatter(sums);
+        Kokkos::Experimental::ScatterView<int *, decltype(sums)::array_layout, Kokkos::Device<Exec, Space>> scatter(sums);
         Kokkos::parallel_for(1000, KOKKOS_LAMBDA(const int i) { scatter.access()(i % 10) += 1; });
         Kokkos::Experimental::contribute(sums, scatter);
         CHECK_EQUAL(count(sums, 100), 10);

@@ -102,7 +102,7 @@ template <class Ours, class... Extents>
 void shaped_as(Extents... extents) {
     const Ours ours("ours", extents...);
     const Kokkos::View<typename Ours::data_type, typename Ours::array_layout, Memory> theirs("theirs", extents...);
-    for (unsigned i = 0; i < Ours::rank; i++) {
+    for (int i = 0; i < static_cast<int>(Ours::rank); i++) {
         CHECK_EQUAL(ours.extent(i), theirs.extent(i));
     }
     CHECK(ours.span() == theirs.span() && ours.size() == theirs.size());
@@ -118,7 +118,7 @@ void layouts() {
     shaped_as<view<double **, Kokkos::LayoutLeft>>(5, 6);
     shaped_as<view<double **, Kokkos::LayoutRight, Memory>>(5, 6);
     const view<int **, Kokkos::LayoutStride> strided("strided", Kokkos::LayoutStride(4, 100, 5, 10));
-    CHECK(strided.span() >= 341 && strided.extent(1) == 5 && strided.stride_0() == 100);
+    CHECK(strided.span() >= 341 && strided.extent(1) == 5 && strided.layout().stride[0] == 100);
     const view<int **, Kokkos::LayoutLeft> left(alloc("left"), Kokkos::LayoutLeft(3, 4));
     CHECK_EQUAL(left.size(), 12);
     view<int *, Kokkos::MemoryTraits<Kokkos::Atomic>> atomic("atomic", 1);

@@ -168,7 +168,7 @@ class owner_of final : public owner {
         if constexpr (on_host<Space>() && !std::is_trivially_default_constructible_v<T>) {
             // Not in parallel: a constructor may throw, or allocate a view.
             for (; constructed_ < count_; constructed_++) {
-                construct_at<T>{data()}(constructed_);
+                ::new (static_cast<void *>(data() + constructed_)) T();
             }
         } else if (count_ > 0) {
             const Exec on = order_.instance();
@@ -188,7 +188,7 @@ class owner_of final : public owner {
     void destroy() noexcept {
         if constexpr (on_host<Space>()) {
             while (constructed_ > 0) {
-                destroy_at<T>{data()}(--constructed_);
+                data()[--constructed_].~T();
             }
         } else if (constructed_ > 0 && Kokkos::is_initialized()) {
             Kokkos::parallel_for("weir::kokkos::view::destruction [" + label_ + "]",
