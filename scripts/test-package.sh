@@ -84,6 +84,12 @@ cmake -S "$work/share_two_processes" -B "$work/share_two_processes/build" -DCMAK
 cmake --build "$work/share_two_processes/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
 ctest --test-dir "$work/share_two_processes/build" --output-on-failure
 
+step "the Kokkos example, copied out of the sources"
+cp -r examples/kokkos "$work/kokkos"
+cmake -S "$work/kokkos" -B "$work/kokkos/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log" 2>&1
+cmake --build "$work/kokkos/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
+ctest --test-dir "$work/kokkos/build" --output-on-failure
+
 step "nothing here needs CUDA"
 for file in "$prefix/lib/libweir.so" "$work/by-cmake/c_shared" "$work/by-cmake/c_static"; do
     if readelf -d "$file" | grep -F libcuda; then fail "$file needs the driver's library"; fi

@@ -128,12 +128,14 @@ fn it_compiles_alone_and_included_twice() {
     compile_everywhere("#include <weir.h>\n#include <weir.h>\nint main(void) { return WEIR_OK; }\n");
 }
 
-/// Each C++ header by itself, under warnings that a program may have asked for.
+/// Each C++ header by itself, under warnings that a program may have asked for. Those that need somebody else's headers
+/// are compiled in the same way where these are: `c_tests/kokkos/CMakeLists.txt`.
 #[test]
 fn the_cpp_headers_compile_alone_and_included_twice() {
     let headers = fs::read_dir(include().join("weir")).unwrap();
     let names: Vec<String> = headers
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with("kokkos"))
         .collect();
     assert!(names.contains(&"pool.hpp".to_owned()), "{names:?}");
     for name in names {

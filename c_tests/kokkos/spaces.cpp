@@ -4,6 +4,8 @@
 #include <Kokkos_DynRankView.hpp>
 #include <Kokkos_ScatterView.hpp>
 #include <Kokkos_UnorderedMap.hpp>
+#include <thread>
+#include <vector>
 
 namespace {
 
@@ -139,6 +141,38 @@ void instances() {
     CHECK(Space(*one).get_pool() == Space().get_pool());
 }
 
+void threads() {
+    const Space space(a_pool());
+    std::vector<std::thread> all;
+    for (int t = 0; t < 4; t++) {
+        all.emplace_back([&space] {
+            for (int n = 1; n < 300; n++) {
+                const Kokkos::View<int *, Space> own(Kokkos::view_alloc("own", space, Kokkos::WithoutInitializing), n % 77);
+                CHECK(own.data() != nullptr);
+            }
+        });
+    }
+    for (std::thread &thread : all) {
+        thread.join();
+    }
+    CHECK_EQUAL(space.get_pool().stats().used_bytes, 0);
+    CHECK_EQUAL(space.get_pool().stats().allocations, 4 * 299);
+}
+
+void after_finalize() {
+    const Space space;
+    Kokkos::View<int *, Space> left(Kokkos::view_alloc("left", space), 100);
+    CHECK_STATUS(WEIR_ERROR_LIVE_BLOCKS, weir_finalize());
+    try {
+        Kokkos::View<int *, Space> late(Kokkos::view_alloc("late", space), 100);
+        CHECK(!"thrown");
+    } catch (const weir::error &bad) {
+        CHECK_STATUS(WEIR_ERROR_FINALIZED, bad.status());
+    }
+    left = Kokkos::View<int *, Space>("a new pool", 100);
+    CHECK_EQUAL(count(left, 0), 100);
+}
+
 void refused() {
     try {
         Space space(pool_of(other_kind));
@@ -163,5 +197,9 @@ int main(int argc, char **argv) {
     c_functions();
     requests();
     instances();
+    threads();
+    if (!check_under("valgrind") && !check_under("sanitizer")) {
+        after_finalize(); // blocks that their pool did not outlive are leaks to a tool, rightly
+    }
     return check_end();
 }

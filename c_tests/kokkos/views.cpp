@@ -131,7 +131,8 @@ void layouts() {
 void parts_and_copies() {
     weir::pool pool = a_pool();
     {
-        view<int **> whole(alloc("whole", pool), 10, 20);
+        using rows = view<int **, Kokkos::LayoutRight>;
+        rows whole(alloc("whole", pool), 10, 20);
         auto on_host = create_mirror_view(whole);
         for (int i = 0; i < 200; i++) {
             on_host(i / 20, i % 20) = i;
@@ -140,9 +141,9 @@ void parts_and_copies() {
         on_host = decltype(on_host)();
         auto row = subview(whole, 3, Kokkos::ALL);
         auto column = weir::kokkos::subview(whole, std::make_pair(2, 5), 7);
-        const view<const int **> read = whole;
+        const view<const int **, Kokkos::LayoutRight> read = whole;
         CHECK_EQUAL(read.use_count(), 4);
-        whole = view<int **>();
+        whole = rows();
         CHECK_EQUAL(read.use_count(), 3);
         CHECK(row.extent(0) == 20 && row.label() == "whole" && count(row, 65) == 1);
         CHECK(column.extent(0) == 3 && count(column, 87) == 1);

@@ -20,8 +20,8 @@
  * Order. Where no execution space instance is given it is as in Kokkos: memory is everybody's when the allocation
  * returns, and is freed after a Kokkos::fence(). With an instance of Kokkos::Cuda, memory is allocated and freed in the
  * order of its stream, and nothing waits: work of other instances is the program's to order, or to record
- * (weir_pool_record_stream), before the last owner goes. With an instance of a host execution space only that instance
- * is waited for.
+ * (weir_pool_record_stream), before the last owner goes; a stream that the program made lives until then. With an
+ * instance of a host execution space only that instance is waited for.
  *
  * Errors. Out of memory is thrown as Kokkos does: a std::runtime_error (weir::error) that names memory space, bytes and
  * label. Any other failure is weir::error. Freeing never throws.
