@@ -62,10 +62,16 @@ inline void check(weir_status status) {
     }
 }
 
-/** Throws weir::bad_alloc if there is no memory for a request, weir::error for any other failure. */
-inline void check_alloc(weir_status status) {
+/** Throws OutOfMemory if there is no memory for a request, weir::error for any other failure. For an interface whose users
+ * catch an exception of its own, OutOfMemory is that: something made of the message alone. */
+template <class OutOfMemory = bad_alloc>
+void check_alloc(weir_status status) {
     if (status == WEIR_ERROR_OUT_OF_MEMORY || status == WEIR_ERROR_SIZE_TOO_LARGE) {
-        throw bad_alloc(status, weir_last_error());
+        if constexpr (std::is_same_v<OutOfMemory, bad_alloc>) {
+            throw bad_alloc(status, weir_last_error());
+        } else {
+            throw OutOfMemory(weir_last_error());
+        }
     }
     check(status);
 }
@@ -137,10 +143,11 @@ class pool {
     friend bool operator!=(const pool &a, const pool &b) noexcept { return !(a == b); }
 
     /** A block for use on `stream`, aligned to `alignment` bytes (0: 256). 0 bytes give a pointer of their own.
-     * Throws weir::bad_alloc if there is no memory. */
+     * Throws OutOfMemory (check_alloc) if there is no memory. */
+    template <class OutOfMemory = bad_alloc>
     void *allocate(std::size_t bytes, weir_stream stream = nullptr, std::size_t alignment = 0) {
         void *block = nullptr;
-        check_alloc(weir_pool_alloc_aligned(handle_, bytes, alignment, stream, &block));
+        check_alloc<OutOfMemory>(weir_pool_alloc_aligned(handle_, bytes, alignment, stream, &block));
         return block;
     }
 
