@@ -8,6 +8,7 @@ usage() {
 usage: scripts/gpu-test.sh [options]
   --prefix DIR     where weir is installed (default: $PREFIX, or build/prefix)
   --traces DIR     the traces to replay (default: traces/)
+  --wheels DIR     wheels of librmm and rapids_logger, for the steps of RMM
   --replay FILE    examples/replay, built before; for a machine without zlib's header (default: it is built)
   --out DIR        build folder and full logs (default: build/gpu-test)
   --only A,B,...   these steps alone, and the building they need
@@ -34,19 +35,23 @@ Steps:
   nvtx             planted mistakes that the NVTX mode must make visible
   ring             two to four GPUs write to each other's blocks while all pools grow, move pages and are trimmed
   nccl             all-reduce of registered and of ordinary blocks, on two or more GPUs; WEIR_NCCL_LIBRARY names NCCL
+  thrust           Thrust's vectors and policies, and cuda::mr with the toolkit's CCCL
+  growing_sorts    sorts of a growing vector up to nine tenths of the card, with Thrust's own caching allocator and with weir
+  rmm              RMM's containers, adaptors and current resource with weir; needs --wheels, skip it without
+  cccl_memcheck    the programs of thrust and rmm under memcheck with its leak check; needs --wheels as well
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl clients)
-prefix=${PREFIX:-build/prefix} traces=traces replay='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
+steps=(build device teardown no_wait stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients)
+prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1; shift; continue ;;
     --list) printf '%s\n' "${steps[@]}"; exit 0 ;;
     --help) usage; exit 0 ;;
-    --prefix | --traces | --replay | --out | --only | --skip | --pack | --budget) ;;
+    --prefix | --traces | --replay | --wheels | --out | --only | --skip | --pack | --budget) ;;
     *) echo "gpu-test: unknown option $1" >&2; usage >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "gpu-test: $1 needs a value" >&2; exit 2; }
@@ -54,6 +59,7 @@ while [ $# -gt 0 ]; do
     --prefix) prefix=$2 ;;
     --traces) traces=$2 ;;
     --replay) replay=$2 ;;
+    --wheels) wheels=$2 ;;
     --out) out=$2 ;;
     --only) only=,$2, ;;
     --skip) skip=,$2, ;;
@@ -68,9 +74,10 @@ done
 prefix=$(realpath "$prefix") || exit 2
 traces=$(realpath "$traces") || exit 2
 [ -z "$replay" ] || replay=$(realpath "$replay") || exit 2
+[ -z "$wheels" ] || wheels=$(realpath -e "$wheels") || exit 2
 mkdir -p "$out"
 out=$(realpath "$out")
-tests=$out/c_tests gpu=$out/c_tests/gpu
+tests=$out/c_tests gpu=$out/c_tests/gpu examples=$out/clients rmm=$out/rmm
 : "${replay:=$out/replay/replay}"
 jobs=$(($(nproc) < 16 ? $(nproc) : 16))
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -129,9 +136,18 @@ step() {
 build() {
     local failed=0
     command -v nvcc && command -v compute-sanitizer || return 1
-    cmake -S c_tests -B "$tests" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" -DWEIR_TEST_GPU=ON || return 1
+    local c_tests=(-DWEIR_TEST_GPU=ON) clients=() programs=(stress no_wait oom illegal capture planted ring nccl thrust memory_resource)
+    if [ -n "$wheels" ]; then
+        rm -rf "$rmm"
+        python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$rmm" \
+            "$wheels"/librmm*.whl "$wheels"/rapids_logger*.whl || return 1
+        c_tests+=(-DWEIR_TEST_RMM="$rmm") clients+=(-DCLIENTS_RMM="$rmm") programs+=(rmm)
+    fi
+    cmake -S c_tests -B "$tests" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" "${c_tests[@]}" || return 1
     cmake --build "$tests" --parallel "$jobs" -- --keep-going || failed=1
-    ls "$gpu"/gpu.{stress,no_wait,oom,illegal,capture,planted,ring,nccl} || failed=1
+    ls "${programs[@]/#/$gpu/gpu.}" || failed=1
+    cmake -S examples/clients -B "$examples" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" "${clients[@]}" &&
+        cmake --build "$examples" --parallel "$jobs" -- --keep-going || failed=1
     if [ ! -x "$replay" ]; then
         cmake -S examples/replay -B "$out/replay" -DCMAKE_PREFIX_PATH="$prefix" &&
             cmake --build "$out/replay" --parallel "$jobs" || failed=1
@@ -217,13 +233,33 @@ ring() {
 }
 nccl() { program nccl; }
 
+thrust() { program memory_resource && program thrust; }
+growing_sorts() {
+    "$examples/growing_sorts" both | tee "$out/growing_sorts.said" || return 1
+    echo "note: $(grep -E '^Thrust.s' "$out/growing_sorts.said" | cut -c1-60); $(grep '^weir: [0-9]' "$out/growing_sorts.said")"
+}
+have_rmm() { [ -x "$gpu/gpu.rmm" ] || { echo "note: not run: there is no RMM; name its wheels with --wheels"; return 1; }; }
+rmm() {
+    have_rmm || return 1
+    "$examples/rmm_buffers" && program rmm
+}
+cccl_memcheck() {
+    local check=(sanitized --tool memcheck --leak-check full)
+    "${check[@]}" "$gpu/gpu.memory_resource" 200 || return 1
+    # The requests that are meant to fail are weir's, and a kernel that runs beside others might not do so here.
+    "${check[@]}" --report-api-errors no "$gpu/gpu.thrust" 2 0 || return 1
+    have_rmm || return 1
+    "${check[@]}" --report-api-errors no "$gpu/gpu.rmm" || return 1
+    echo "note: nothing found in cuda::mr, Thrust and RMM with weir"
+}
+
 clients() {
     python3 -B scripts/gpu-clients.py --prefix "$prefix" --steps $((quick ? 30 : 100)) || return 1
     echo "note: losses of PyTorch equal its own allocator's, also in graphs; CuPy's results equal NumPy's"
 }
 
-export -f c_tests program sanitized replayed planted
-export prefix traces replay out tests gpu jobs quick PATH
+export -f c_tests program sanitized replayed planted have_rmm
+export prefix traces replay wheels out tests gpu examples rmm jobs quick PATH
 step build 200 build
 step device 120 device
 step teardown 120 teardown
@@ -241,6 +277,10 @@ step initcheck 60 initcheck
 step nvtx 60 nvtx
 step ring 120 ring
 step nccl 60 nccl
+step thrust 90 thrust
+step growing_sorts 120 growing_sorts
+step rmm 90 rmm
+step cccl_memcheck 180 cccl_memcheck
 step clients 300 clients
 
 printf '\n%-16s %-8s %7s  %s\n' step result seconds note

@@ -28,19 +28,24 @@ template <typename Policy> static void check_sorted(Policy policy, const vector 
 }
 
 /* The allocator's stream is the default one, the policy's another that does not wait for it. The sort is only queued, behind
- * a kernel, when the call returns; work on the default stream must not get what it will use. */
-template <typename Passed> static void sort_queued_behind(const weir::pool &pool, Passed &&temporary, size_t count) {
+ * a kernel of `seconds`, when the call returns; work on the default stream must not get what it will use. */
+template <typename Passed>
+static void sort_queued_behind(const weir::pool &pool, Passed &&temporary, size_t count, double seconds) {
     cudaStream_t stream;
     running *kernel = host_visible<running>();
     CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     {
         vector words(count, allocator(pool, stream));
         auto now = thrust::cuda::par.on(stream);
+        thrust::tabulate(now, words.begin(), words.end(), scattered{0});
+        thrust::sort(thrust::cuda::par_nosync(temporary).on(stream), words.begin(), words.end()); /* loads its kernels */
         thrust::tabulate(now, words.begin(), words.end(), scattered{count});
         const word sum = thrust::reduce(now, words.begin(), words.end());
         const size_t before = pool.stats().allocations;
-        queue_run(stream, 5, kernel);
-        wait_until_begun(kernel);
+        if (seconds > 0) {
+            queue_run(stream, seconds, kernel);
+            wait_until_begun(kernel);
+        }
         thrust::sort(thrust::cuda::par_nosync(temporary).on(stream), words.begin(), words.end());
         CHECK(pool.stats().allocations > before);
         CHECK(!kernel->over); /* or this shows nothing */
@@ -59,13 +64,15 @@ template <typename Passed> static void sort_queued_behind(const weir::pool &pool
     CUDA_OK(cudaFreeHost(kernel));
 }
 
-static void policies(void) {
-    const weir::pool pool = pool_of(0, "policies");
+static void policies(double seconds) {
+    weir_pool_options options = gpu_options(0, "policies");
+    options.reuse_allow_internal_dependencies = 0; /* the default stream would wait for the kernel */
+    const weir::pool pool(options);
     allocator lvalue(pool, NULL);
     weir::thrust_resource<> memory(pool, NULL);
-    sort_queued_behind(pool, weir::thrust_allocator<char>(pool, NULL), 10000000);
-    sort_queued_behind(pool, lvalue, 10000000);
-    sort_queued_behind(pool, &memory, 10000000);
+    sort_queued_behind(pool, weir::thrust_allocator<char>(pool, NULL), 10000000, seconds);
+    sort_queued_behind(pool, lvalue, 10000000, seconds);
+    sort_queued_behind(pool, &memory, 10000000, seconds);
     CHECK_EQUAL(CHECK_STATS(pool.get()).used_bytes, 0);
 }
 
@@ -174,12 +181,13 @@ static void threads(unsigned sorts) {
     CHECK_EQUAL(CHECK_STATS(pool.get()).used_bytes, 0);
 }
 
-/* thrust.cu [SORTS]: so many by each of four threads. */
+/* thrust.cu [SORTS [SECONDS]]: so many by each of four threads; a kernel of so many seconds, which ends as soon as it may, or
+ * none. */
 int main(int argc, char **argv) {
     const unsigned sorts = argc > 1 ? (unsigned)atoi(argv[1]) : 50;
     print_device();
     load_kernels();
-    policies();
+    policies(argc > 2 ? atof(argv[2]) : 5);
     vectors_in_stream_order();
     errors();
     threads(sorts);
