@@ -93,8 +93,8 @@ note_of() {
         sed -n '/The following tests FAILED/,$p' "$log" | grep -oE '[0-9]+ - [^ ]+ \([A-Za-z]+' | sed 's/.* - //; s/ (/:/' | head -n 4 | tr '\n' ' '
     elif grep -q '^note: ' "$log"; then
         grep '^note: ' "$log" | tail -n 1 | cut -c7-
-    elif grep -qE '\.(c|cu|cuh|h):[0-9]+: ' "$log"; then # the check that failed
-        grep -m 1 -oE '[^/ ]+\.(c|cu|cuh|h):[0-9]+: .*' "$log"
+    elif grep -qE '\.(c|cpp|cu|cuh|h):[0-9]+: ' "$log"; then # the check that failed
+        grep -m 1 -oE '[^/ ]+\.(c|cpp|cu|cuh|h):[0-9]+: .*' "$log"
     else
         tail -n 1 "$log"
     fi | tr '\n' ' ' | cut -c1-110

@@ -60,7 +60,10 @@ if readelf -d "$work/by-cmake/c_static" | grep -F libweir; then fail "c_static n
 
 step "the C++ examples, copied out of the sources"
 cp -r examples/clients "$work/clients"
-cmake -S "$work/clients" -B "$work/clients/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
+headers=$source/build/cccl/current/nvidia/cu13/include
+[ -e "$headers/cccl/cuda/memory_resource" ] || fail "$headers lacks NVIDIA's C++ headers; run scripts/setup.sh"
+cmake -S "$work/clients" -B "$work/clients/build" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCLIENTS_CCCL="$headers/cccl" -DCLIENTS_CUDA="$headers" >>"$work/cmake.log"
 cmake --build "$work/clients/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
 ctest --test-dir "$work/clients/build" --output-on-failure
 

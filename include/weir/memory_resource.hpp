@@ -69,8 +69,7 @@ class basic_memory_resource {
   public:
     explicit basic_memory_resource(pool from) : pool_(std::move(from)) {
         const weir_memory memory = pool_.memory();
-        if ((on_device && memory == WEIR_MEMORY_HOST) || (on_host && memory == WEIR_MEMORY_DEVICE) ||
-            (on_device && on_host && memory != WEIR_MEMORY_PINNED)) {
+        if ((on_device && memory == WEIR_MEMORY_HOST) || (on_host && memory == WEIR_MEMORY_DEVICE)) {
             throw error(WEIR_ERROR_INVALID_ARGUMENT,
                         on_device && on_host ? "weir::pinned_memory_resource: pass a pool of WEIR_MEMORY_PINNED"
                         : on_device          ? "weir::device_memory_resource: the pool is of host memory, which GPUs cannot "

@@ -200,6 +200,7 @@ class thrust_allocator {
     // An allocator that was moved from is still in its container: moving copies.
     thrust_allocator(const thrust_allocator &) = default;
     thrust_allocator &operator=(const thrust_allocator &) = default;
+    ~thrust_allocator() {} // defaulted, nvcc would take it for a function of the GPU as well
     template <class U>
     thrust_allocator(const thrust_allocator<U> &other) noexcept : pool_(other.get_pool()), stream_(other.stream()) {}
 
