@@ -186,6 +186,43 @@ static void events_order_streams(void) {
     end();
 }
 
+/* What another process would see: an event that was opened knows the page alone. */
+static void events_are_opened_by_their_handles(void) {
+    begin();
+    struct gate gate = GATE;
+    CUstream a = stream_of(0), b = stream_of(CU_STREAM_NON_BLOCKING);
+    CUevent e = event_of(CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS), opened, not_for_it = event_of(0);
+    CUipcEventHandle handle;
+    IS(cuIpcGetEventHandle(&handle, not_for_it), CUDA_ERROR_INVALID_HANDLE);
+    memset(&handle, 0, sizeof handle);
+    IS(cuIpcOpenEventHandle(&opened, handle), CUDA_ERROR_INVALID_VALUE);
+    OK(cuIpcGetEventHandle(&handle, e));
+    OK(cuIpcOpenEventHandle(&opened, handle));
+    CHECK(opened != e);
+    OK(cuEventQuery(opened)); /* never recorded */
+    OK(cuLaunchHostFunc(a, gate_work, &gate));
+    OK(cuLaunchHostFunc(a, note, (void *)1));
+    OK(cuEventRecord(e, a));
+    IS(cuEventQuery(opened), CUDA_ERROR_NOT_READY);
+    OK(cuStreamWaitEvent(b, opened, 0));
+    OK(cuLaunchHostFunc(b, note, (void *)2));
+    usleep(20000);
+    IS(order_count, 0);
+    gate_open(&gate);
+    OK(cuEventSynchronize(opened));
+    OK(cuEventQuery(opened));
+    OK(cuStreamSynchronize(b));
+    IS(order[0], 1);
+    IS(order[1], 2);
+    OK(cuEventDestroy_v2(e));
+    IS(cuIpcOpenEventHandle(&e, handle), CUDA_ERROR_MAP_FAILED);
+    OK(cuEventDestroy_v2(opened));
+    OK(cuEventDestroy_v2(not_for_it));
+    OK(cuStreamDestroy_v2(a));
+    OK(cuStreamDestroy_v2(b));
+    end();
+}
+
 static void events_measure_time(void) {
     begin();
     CUstream s = stream_of(0);
@@ -298,6 +335,7 @@ static const struct trial trials[] = {
      NULL, {NULL}},
     {"each_thread_has_its_stream", each_thread_has_its_stream, WELL, NULL, {NULL}},
     {"events_order_streams", events_order_streams, WELL, NULL, {NULL}},
+    {"events_are_opened_by_their_handles", events_are_opened_by_their_handles, WELL, NULL, {NULL}},
     {"events_measure_time", events_measure_time, WELL, NULL, {NULL}},
     {"host_functions_may_make_no_calls", host_functions_may_make_no_calls, WELL, NULL, {NULL}},
     {"bad_arguments", bad_arguments, WELL, NULL, {NULL}},
