@@ -129,8 +129,11 @@ int main(int argc, char **argv) {
     double in[WAYS][ROUNDS], out[WAYS][ROUNDS], us[WAYS][ROUNDS];
     program_begin();
     sides s = sides_open();
-    places p = {(char *)take(s.near, bytes, WEIR_STREAM_HOST), (char *)malloc(bytes), (char *)take(s.far, bytes, s.stream), bytes,
-                s.stream};
+    places p = {.bytes = bytes, .stream = s.stream};
+    p.pinned = (char *)take(s.near, bytes, WEIR_STREAM_HOST);
+    p.device = (char *)take(s.far, bytes, s.stream);
+    p.pageable = (char *)malloc(bytes);
+    CHECK(p.pageable != NULL);
     memset(p.pinned, 1, bytes);
     memset(p.pageable, 2, bytes);
     for (int round = -1; round < ROUNDS; round++) { /* the first is not counted */
@@ -154,7 +157,8 @@ int main(int argc, char **argv) {
     sides_close(&s);
     double share_in = in[STAGED][ROUNDS / 2] / in[DRIVER][ROUNDS / 2];
     double share_out = out[STAGED][ROUNDS / 2] / out[DRIVER][ROUNDS / 2];
-    double more = us[POOL][ROUNDS / 2] - us[DRIVER][ROUNDS / 2], more_staged = us[STAGED][ROUNDS / 2] - us[DRIVER][ROUNDS / 2];
+    double more = us[POOL][ROUNDS / 2] - us[DRIVER][ROUNDS / 2];
+    double more_staged = us[STAGED][ROUNDS / 2] - us[DRIVER][ROUNDS / 2];
     double ratio = held(live);
     printf("staged %.0f %% / %.0f %% of direct, 4 KiB %+.2f us, staged %+.2f us; held / live %.3f\n", 100 * share_in,
            100 * share_out, more, more_staged, ratio);

@@ -26,6 +26,7 @@
 #ifndef WEIR_PMR_HPP
 #define WEIR_PMR_HPP
 
+#include <cstdint>
 #include <memory_resource>
 #include <weir/pool.hpp>
 
@@ -37,13 +38,16 @@ class pmr_resource : public std::pmr::memory_resource {
     /** The current pool of plain host memory. */
     pmr_resource() : pmr_resource(pool::of_host()) {}
 
-    explicit pmr_resource(pool from, weir_stream stream = WEIR_STREAM_HOST) : pool_(std::move(from)), stream_(stream) {
+    explicit pmr_resource(pool from, weir_stream stream = host_stream()) : pool_(std::move(from)), stream_(stream) {
         if (pool_.memory() == WEIR_MEMORY_DEVICE) {
             throw error(WEIR_ERROR_INVALID_ARGUMENT,
                         "weir::pmr_resource: the pool is of device memory, which containers on the host cannot use; pass "
                         "a pool of WEIR_MEMORY_HOST or WEIR_MEMORY_PINNED");
         }
     }
+
+    /** WEIR_STREAM_HOST, whose cast C++ compilers may warn of. */
+    static weir_stream host_stream() noexcept { return reinterpret_cast<weir_stream>(std::intptr_t{-1}); }
 
     const pool &get_pool() const noexcept { return pool_; }
     weir_stream stream() const noexcept { return stream_; }

@@ -1,7 +1,8 @@
 //! The backend contract: everything the pool asks of a device. `host` implements it on the CPU, `counting`
 //! without any memory, for benchmarks and model tests; `fault` decorates any backend so that chosen calls
 //! fail, `metered` so that they are counted, `nvtx` so that a tool hears of blocks, `import` so that its memory is
-//! another process's, which `ipc` speaks with. `ledger` is what keeps the books for all of them; `process` knows whether the process has forked.
+//! another process's, which `ipc` speaks with. `ledger` is what keeps the books for all of them; `process` knows whether the process
+//! has forked; `transfer` and `staging` copy memory, by the host and through streams.
 //!
 //! Locks: a backend may lock inside itself, never calls back into the pool, and may block only in
 //! `synchronize` and `synchronize_all` (`host` also in `wait`, see there). The pool calls it holding no

@@ -74,9 +74,9 @@ fn function(
 /// that the call waits for. A staged copy that failed may have been made in part.
 ///
 /// Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
-/// do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in
-/// memory of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a stream
-/// that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+/// do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in memory
+/// of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a
+/// stream that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_copy_async(
     dst: *mut c_void,
@@ -135,10 +135,10 @@ pub unsafe extern "C" fn weir_copy_async_hold(
 /// Has `callback(arg)` called once the work queued on `stream` until now is complete, for what must outlive it.
 ///
 /// It is called by a thread of weir's own, with no lock held and outside of the driver's callbacks, so it may call weir and
-/// the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one stream are called
-/// in the order in which they were deferred; a slow stream holds back no other's. The stream may be destroyed at once. If
-/// the device is lost they are called, since nothing runs any more. All have been called when weir_finalize returns, and at
-/// exit before the driver goes; both wait for the work. A forked child calls none.
+/// the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one
+/// stream are called in the order in which they were deferred; a slow stream holds back no other's. The stream may be
+/// destroyed at once. If the device is lost they are called, since nothing runs any more. All have been called when
+/// weir_finalize returns, and at exit before the driver goes; both wait for the work. A forked child calls none.
 ///
 /// Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that
 /// is captured; WEIR_ERROR_BACKEND, also if there is no thread; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED, also while

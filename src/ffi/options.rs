@@ -265,7 +265,8 @@ fn on_oom(given: &weir_pool_options, cell: &HandleCell) -> Option<OomCallback> {
 
 /// Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
 /// WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
-/// or plain), WEIR_NUMA_NODE (a number; -1: the nearest), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+/// or plain), WEIR_NUMA_NODE (a number; -1: the nearest),
+/// WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
 /// WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
 ///
 /// `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,

@@ -85,6 +85,15 @@ impl Queue {
             .map_err(|error| stream_error(stream, error))
     }
 
+    /// Tells streams apart.
+    fn identity(&self) -> Result<deferred::Line, BackendError> {
+        match self {
+            Queue::Host(stream) => Ok(stream.identity()),
+            Queue::Driver(stream) => stream.identity(),
+            Queue::None => Ok((0, 0)),
+        }
+    }
+
     /// Refuses a stream whose work is captured: what is to happen when it is complete would have to happen at each launch.
     fn refuse_captured(&self, what: &str) -> Result<(), Error> {
         match self {
@@ -200,8 +209,9 @@ pub fn defer(stream: StreamHandle, function: Function) -> Result<(), Error> {
 }
 
 fn behind(queue: &Queue, stream: StreamHandle, function: Function) -> Result<(), Error> {
-    let moment = queue.moment().map_err(|error| stream_error(stream, error))?;
-    deferred::call_behind(stream, moment, function)
+    let error = |error| stream_error(stream, error);
+    let line = queue.identity().map_err(error)?;
+    deferred::call_behind(line, queue.moment().map_err(error)?, function)
 }
 
 /// Queues a copy whose source may change, or has made it, when the call returns.

@@ -1,7 +1,7 @@
 //! The process-wide pool of each device, and the pool that is current there.
 //!
-//! Invariant: a device has at most one live default pool of each kind of memory; who asks while another thread creates it waits for
-//! that one. A current or default pool that was ended is forgotten by whoever asks next.
+//! Invariant: a device has at most one live default pool of each kind of memory; who asks while another thread creates it
+//! waits for that one. A current or default pool that was ended is forgotten by whoever asks next.
 //!
 //! Locks: `CREATING` is held while a default pool is created, so by calls that would have to wait for it
 //! anyway. Asking for a pool that exists takes no lock.

@@ -16,7 +16,6 @@ use super::end;
 use crate::backend::process;
 use crate::backend::staging::Moment;
 use crate::base::error::Error;
-use crate::base::units::StreamHandle;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem;
@@ -24,6 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+
+/// What tells streams apart.
+pub type Line = (u64, u64);
 
 /// A function of the program's.
 pub type Function = Box<dyn FnOnce() + Send>;
@@ -35,13 +37,13 @@ const PATIENCE: u32 = 8;
 /// What the thread calls is the program's.
 const STACK: usize = 2 << 20;
 
-struct Line {
-    stream: StreamHandle,
+struct Waiting {
+    line: Line,
     waiting: VecDeque<(Arc<dyn Moment>, Function)>,
 }
 
 struct State {
-    lines: Vec<Line>,
+    lines: Vec<Waiting>,
     count: usize,
     thread: Option<JoinHandle<()>>,
     closing: bool,
@@ -81,18 +83,18 @@ pub fn prepare() -> Result<(), Error> {
     Ok(())
 }
 
-/// Has `function` called when `moment`, which was made on `stream`, is over. After [`prepare`].
-pub fn call_behind(stream: StreamHandle, moment: Arc<dyn Moment>, function: Function) -> Result<(), Error> {
+/// Has `function` called when `moment` is over, behind what was deferred on the same line before. After [`prepare`].
+pub fn call_behind(line: Line, moment: Arc<dyn Moment>, function: Function) -> Result<(), Error> {
     let mut state = state();
     if state.thread.is_none() || state.closing {
         return Err(Error::Unloaded);
     }
     state.count += 1;
     let entry = (moment, function);
-    match state.lines.iter_mut().find(|line| line.stream == stream) {
-        Some(line) => line.waiting.push_back(entry),
-        None => state.lines.push(Line {
-            stream,
+    match state.lines.iter_mut().find(|known| known.line == line) {
+        Some(known) => known.waiting.push_back(entry),
+        None => state.lines.push(Waiting {
+            line,
             waiting: VecDeque::from([entry]),
         }),
     }
@@ -120,7 +122,7 @@ fn work() {
             since = Instant::now();
         }
         known = now.count;
-        let first = |line: &Line| Some((line.stream, line.waiting.front()?.0.clone()));
+        let first = |known: &Waiting| Some((known.line, known.waiting.front()?.0.clone()));
         let firsts: Vec<_> = now.lines.iter().filter_map(first).collect();
         drop(now);
         let over: Vec<_> = firsts
@@ -132,16 +134,16 @@ fn work() {
             drop(CALLED.wait_timeout(state(), pause));
             continue;
         }
-        for (stream, _) in over {
-            call_first(stream);
+        for (line, _) in over {
+            call_first(line);
         }
         since = Instant::now();
     }
 }
 
-fn call_first(stream: StreamHandle) {
+fn call_first(line: Line) {
     let mut now = state();
-    let Some(place) = now.lines.iter().position(|line| line.stream == stream) else {
+    let Some(place) = now.lines.iter().position(|known| known.line == line) else {
         return;
     };
     let first = now.lines[place].waiting.pop_front();

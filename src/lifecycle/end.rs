@@ -3,7 +3,9 @@
 //! A pool is first removed from the registry and then ended, so no call can begin on a pool that is ending; a
 //! call that was under way finds out from the pool itself.
 //!
-//! What the program deferred until work is complete is called before anything ends. At exit the default pools end, because nobody else can end them, and so do the workers of all pools and of host
+//! What the program deferred until work is complete is called before anything ends.
+//!
+//! At exit the default pools end, because nobody else can end them, and so do the workers of all pools and of host
 //! streams. A pool that the program created and never destroyed is left alone: its leak stays visible to leak checkers, and
 //! static destructors that run later can still use it. Pools of devices end first, in a handler of their own that runs
 //! while the driver is still there; what is asked of such pools after that touches their books alone.

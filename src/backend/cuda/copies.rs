@@ -62,6 +62,25 @@ impl Stream {
         }
     }
 
+    /// Two numbers that tell it from other streams, as far as this driver can. It is not being captured.
+    pub fn identity(&self) -> Result<(u64, u64), BackendError> {
+        if self.named.0 == streams::PER_THREAD {
+            return Ok((2, streams::thread()));
+        }
+        if streams::is_built_in(self.named) {
+            return Ok((1, context::current(self.driver)? as u64));
+        }
+        let Some(get_id) = self.driver.symbols.stream_get_id else {
+            return Ok((3, self.named.0 as u64));
+        };
+        let mut id = 0;
+        // SAFETY: the program's stream; the variable is ours.
+        match unsafe { get_id(handle(self.named), &raw mut id) } {
+            driver::SUCCESS => Ok((4, id)),
+            code => Err(self.driver.stream_error("cuStreamGetId", code)),
+        }
+    }
+
     /// The ordinal of its device.
     pub fn device(&self) -> Result<i32, BackendError> {
         Ok(self.context()?.ordinal)

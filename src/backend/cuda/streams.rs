@@ -55,7 +55,7 @@ thread_local! {
     static FIT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-fn thread() -> u64 {
+pub(super) fn thread() -> u64 {
     THREAD.with(|number| {
         if number.get() == 0 {
             number.set(LAST_THREAD.fetch_add(1, Ordering::Relaxed) + 1);

@@ -13,6 +13,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Stream(pub StreamHandle);
 
+impl Stream {
+    /// Two numbers that tell it from all other streams.
+    pub fn identity(self) -> (u64, u64) {
+        (0, streams::id_of(self.0).0)
+    }
+}
+
 impl CopyQueue for Stream {
     fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
         streams::enqueue(self.0, Box::new(move || transfer::copy(to, from, bytes as usize)))
