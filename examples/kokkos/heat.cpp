@@ -9,7 +9,7 @@ using Rod = weir::kokkos::view<double *>;
 // Each step takes a new View, as programs do that do not keep their work space: the memory comes back from the pool.
 Rod step(const Rod &now) {
     const int n = static_cast<int>(now.extent(0));
-    const Kokkos::DefaultExecutionSpace order; // frees follow its work, and nothing waits
+    const Kokkos::DefaultExecutionSpace order{}; // frees follow its work, and nothing waits
     Rod next(weir::kokkos::alloc("next", order), now.extent(0));
     Kokkos::parallel_for(
         "step", Kokkos::RangePolicy<Kokkos::DefaultExecutionSpace>(order, 1, n - 1),
