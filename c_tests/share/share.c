@@ -1,6 +1,7 @@
 /* Memory and events shared between two processes: contents, stream order, and what becomes of a block when one of them frees it,
  * ends, or dies. Run without arguments it plays all parts of one process and starts itself for those of the other. */
 #include "peer.h"
+#include <sys/prctl.h>
 
 #define BLOCK (8 * MiB)
 
@@ -543,9 +544,13 @@ static void mistakes(void) {
     CHECK_OK(weir_pool_free_synced(imported, p));
     CHECK_OK(weir_pool_free_synced(pool, block));
     CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_pointer(imported, &token, &p));
-    /* its place may be another block's by now, which does not make the token good */
+    /* its place is another block's by now, which does not make the token good */
     CHECK_OK(weir_pool_alloc(pool, 1000, NULL, &p));
+    CHECK(p == block);
+    CHECK_OK(weir_pool_export_pointer(pool, p, &changed));
     CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_pointer(imported, &token, &block));
+    CHECK_OK(weir_pool_import_pointer(imported, &changed, &block));
+    CHECK_OK(weir_pool_free_synced(imported, block));
     CHECK_OK(weir_pool_free_synced(pool, p));
 
     CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_import(-1, &none));
@@ -664,6 +669,9 @@ static const struct part {
 
 int main(int argc, char **argv) {
     peer_program = argv[0];
+    if (argc > 1) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a first process that fails leaves nobody behind */
+    }
     program_begin();
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (argc == 1 && parts[i].kills && check_under("sanitizer")) {
