@@ -54,7 +54,11 @@
 /** The host as a stream. What is allocated on it is used by no queued work any more, so the host may touch it at once, and
  * any stream. What is freed on it may be used by no queued work, unless weir has queued that work itself (weir_copy_async)
  * or was told of it (weir_pool_record_stream). No work can be queued on it. */
-#define WEIR_STREAM_HOST ((weir_stream)(intptr_t)-1)
+#ifdef __cplusplus
+#define WEIR_STREAM_HOST (reinterpret_cast<weir_stream>(~static_cast<uintptr_t>(0)))
+#else
+#define WEIR_STREAM_HOST ((weir_stream)~(uintptr_t)0)
+#endif
 
 /**
  * A copy's source may change when the call returns.
@@ -582,7 +586,8 @@ const char *weir_last_error(void);
 /**
  * Fills `options` with the defaults, then applies the environment: WEIR_MAX_BYTES, WEIR_RELEASE_THRESHOLD,
  * WEIR_INITIAL_BYTES and WEIR_GROWTH_AHEAD (bytes; K, M, G and T are powers of 1024), WEIR_SLACK (a fraction), WEIR_DEVICE_MEMORY (mapped
- * or plain), WEIR_NUMA_NODE (a number; -1: the nearest), WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
+ * or plain), WEIR_NUMA_NODE (a number; -1: the nearest),
+ * WEIR_THREAD_CACHES and WEIR_DECLARED_STREAMS (0 or 1), and WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES, WEIR_REUSE_ALLOW_OPPORTUNISTIC and
  * WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES (0 or 1).
  *
  * `struct_size` is sizeof(weir_pool_options) of the header the program was built with. Any thread may call it,
@@ -847,16 +852,16 @@ weir_status weir_pool_get_access(weir_pool *pool,
  * capture the block belongs to the graph, as by weir_pool_record_stream.
  *
  * WEIR_COPY_STAGED: the source may change, or go, when the call returns. Host memory is copied in pieces to page-locked
- * memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of the default host
- * pool), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
+ * memory of the default pinned pool of the stream's GPU (weir_default_pinned_pool; on a host stream, of a host pool of
+ * weir's own), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
  * behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
  * no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
  * that the call waits for. A staged copy that failed may have been made in part.
  *
  * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
- * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in
- * memory of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a stream
- * that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in memory
+ * of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a
+ * stream that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_copy_async(void *dst,
                             const void *src,
@@ -887,10 +892,10 @@ weir_status weir_copy_async_hold(void *dst,
  * Has `callback(arg)` called once the work queued on `stream` until now is complete, for what must outlive it.
  *
  * It is called by a thread of weir's own, with no lock held and outside of the driver's callbacks, so it may call weir and
- * the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one stream are called
- * in the order in which they were deferred; a slow stream holds back no other's. The stream may be destroyed at once. If
- * the device is lost they are called, since nothing runs any more. All have been called when weir_finalize returns, and at
- * exit before the driver goes; both wait for the work. A forked child calls none.
+ * the driver; it must not call weir_finalize nor exit, and should be short, because one thread calls all. Functions of one
+ * stream are called in the order in which they were deferred; a slow stream holds back no other's. The stream may be
+ * destroyed at once. If the device is lost they are called, since nothing runs any more. All have been called when
+ * weir_finalize returns, and at exit before the driver goes; both wait for the work. A forked child calls none.
  *
  * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a stream that
  * is captured; WEIR_ERROR_BACKEND, also if there is no thread; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED, also while
