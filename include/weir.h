@@ -54,7 +54,11 @@
 /** The host as a stream. What is allocated on it is used by no queued work any more, so the host may touch it at once, and
  * any stream. What is freed on it may be used by no queued work, unless weir has queued that work itself (weir_copy_async)
  * or was told of it (weir_pool_record_stream). No work can be queued on it. */
-#define WEIR_STREAM_HOST ((weir_stream)(intptr_t)-1)
+#ifdef __cplusplus
+#define WEIR_STREAM_HOST (reinterpret_cast<weir_stream>(~static_cast<uintptr_t>(0)))
+#else
+#define WEIR_STREAM_HOST ((weir_stream)~(uintptr_t)0)
+#endif
 
 /**
  * A copy's source may change when the call returns.
