@@ -16,9 +16,9 @@ mod pressure;
 mod release;
 mod sources;
 
-use crate::alloc::cache::LONG;
 use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::metered::Metered;

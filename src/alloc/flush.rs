@@ -5,10 +5,11 @@
 //!
 //! No lock of its own: the heap's. Other threads' caches are visited behind their shut gates.
 
-use super::cache::{Cache, Counts, Kept, LONG, ThreadId};
-use super::directory::{ARENAS, Directory, Piece};
+use super::cache::{Cache, Counts, ThreadId};
+use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
+use super::lists::{Kept, LONG};
 use super::node::NodeId;
 use super::order::COMMON;
 use super::size::SMALL_MAX;
@@ -115,7 +116,7 @@ impl Heap {
 
     fn prepare_spare(&mut self) {
         if self.caches.spare.is_none() {
-            self.caches.spare = Some(Arc::new(Cache::new(self.directory.clone())));
+            self.caches.spare = Some(Arc::new(Cache::new((*self.directory).clone())));
             self.caches.all.reserve(1);
         }
     }
@@ -326,8 +327,8 @@ impl Heap {
                     false => self.put_free_since(id, arena, kept.seq),
                 }
             }
-            Piece::Small { block, .. } => {
-                let (slab, index) = Directory::slab_of(block);
+            Piece::Small { .. } => {
+                let (slab, index) = self.small_of(kept.at);
                 if !complete {
                     // what is freed with the slab is freed after this number
                     let stream = self.arena_mut(arena);
@@ -345,6 +346,15 @@ impl Heap {
             Found::Start(id) => id,
             _ => unreachable!("a kept block is the pool's"),
         }
+    }
+
+    fn small_of(&self, at: u64) -> (u32, u16) {
+        if let Found::Start(run) | Found::Inside(run) = self.space.find(at)
+            && let Ok(Block::Small(slab, index)) = self.slabs.find(self.space.nodes[run].slab, at)
+        {
+            return (slab, index);
+        }
+        unreachable!("a kept block is the pool's")
     }
 
     /// Makes room in a cache that is full, for its owner.

@@ -21,6 +21,7 @@ pub mod heap;
 pub mod join;
 pub mod leeway;
 pub mod limbo;
+pub mod lists;
 pub mod node;
 pub mod order;
 pub mod page;

@@ -1,8 +1,8 @@
 //! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
 
 use super::{Named, Pool, ThreadCache, check_request, index};
-use crate::alloc::cache::LONG;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
 use crate::base::error::Error;
 use crate::base::lock::RankedGuard;

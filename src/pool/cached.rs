@@ -1,10 +1,11 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
 use super::{Named, Pool, index};
-use crate::alloc::cache::{Cache, Kept, ThreadId};
+use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::Kept;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -37,7 +38,7 @@ pub struct ThreadCache {
 
 impl ThreadCache {
     /// A block for a request, if the cache has one.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
         if !self.stream_is_the_same() {
             return None;
@@ -46,7 +47,7 @@ impl ThreadCache {
     }
 
     /// Keeps a block that is freed, if that is all there is to do; gives its size.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, at: Addr) -> Option<u64> {
         if !self.stream_is_the_same() {
             return None;
