@@ -21,7 +21,7 @@ use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
 use super::lists::{Kept, LISTS, LONG, Lists};
 use super::order::COMMON;
-use super::size::class_of;
+use super::size::plain_class;
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -81,7 +81,7 @@ impl Cache {
             most: 0,
             directory,
             clock: Arc::default(),
-            lists: Lists::new(),
+            lists: Lists::default(),
             bytes: AtomicU64::new(0),
             low: AtomicU64::new(0),
             limit: AtomicU64::new(0),
@@ -105,22 +105,19 @@ impl Cache {
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
-    #[inline(always)]
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        match class_of(bytes, align) {
-            Some(class) => {
-                let kept = self.lists.pop_small(class)?;
-                self.hand_out(kept);
-                Some(kept.at)
-            }
-            None => self.take_larger(bytes, align),
-        }
+        let kept = self.lists.pick(bytes, align)?;
+        self.hand_out(kept);
+        Some(kept.at)
     }
 
-    #[inline(never)]
-    fn take_larger(&self, bytes: u64, align: u64) -> Option<u64> {
-        let kept = self.lists.pick_larger(bytes, align)?;
+    /// The same where it may only be a slab's block. Nothing in it can fail.
+    #[inline(always)]
+    pub fn take_small(&self, bytes: u64) -> Option<u64> {
+        let class = plain_class(bytes)?;
+        let _pass = self.gate.enter()?;
+        let kept = self.lists.pop_small(class)?;
         self.hand_out(kept);
         Some(kept.at)
     }
@@ -165,10 +162,16 @@ impl Cache {
     }
 
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
-    #[inline(always)]
     pub fn keep(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
         self.put(at)
+    }
+
+    /// The same where it may only be a slab's block. Nothing in it can fail.
+    #[inline(always)]
+    pub fn keep_small(&self, at: u64) -> Option<u64> {
+        let _pass = self.gate.enter()?;
+        self.put_small(at)
     }
 
     /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
@@ -188,20 +191,29 @@ impl Cache {
     }
 
     /// Puts a block on its list.
-    #[inline(always)]
     fn put(&self, at: u64) -> Option<u64> {
-        if !self.lists.has_room() || self.short_bytes() >= self.limit.load(Relaxed) {
+        self.put_small(at).or_else(|| self.put_larger(at))
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.lists.has_room() && self.short_bytes() < self.limit.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn put_small(&self, at: u64) -> Option<u64> {
+        if !self.has_room() {
             return None;
         }
-        let Some(class) = self.directory.keep_small(at, self.arena) else {
-            return self.put_larger(at);
-        };
+        let class = self.directory.keep_small(at, self.arena)?;
         self.lists.push_small(class, at, self.seq());
         Some(self.gain(Piece::Small { class }))
     }
 
-    #[inline(never)]
     fn put_larger(&self, at: u64) -> Option<u64> {
+        if !self.has_room() {
+            return None;
+        }
         let most = match self.lists.long_bytes() {
             0 => self.most,
             _ => self.most.min(LONG),

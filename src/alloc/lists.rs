@@ -95,9 +95,8 @@ const fn list_of(grains: u64) -> usize {
     SMALL + (octave as usize - 6) * STEPS + step
 }
 
-impl Lists {
-    /// Without blocks.
-    pub fn new() -> Lists {
+impl Default for Lists {
+    fn default() -> Lists {
         Lists {
             entries: Box::new(Entry::chain()),
             long: Entry::new(),
@@ -108,7 +107,9 @@ impl Lists {
             excess: AtomicU32::new(CLOSE),
         }
     }
+}
 
+impl Lists {
     /// Takes a block for a request off its list.
     #[inline]
     pub fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
@@ -118,9 +119,8 @@ impl Lists {
         }
     }
 
-    /// The same for one that is not of a slab.
     #[inline]
-    pub fn pick_larger(&self, bytes: u64, align: u64) -> Option<Kept> {
+    fn pick_larger(&self, bytes: u64, align: u64) -> Option<Kept> {
         match bytes {
             _ if align > GRAIN => None,
             bytes if bytes > LONG => self.take_long(bytes),

@@ -1,11 +1,12 @@
 //! Pools and their blocks.
 
 use super::args::{self, Out, slice, widen};
-use super::guard::{InChild, guard, guard_quick};
+use super::guard::{InChild, caught, guard};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
 use super::types::{self, weir_pool, weir_stream};
 use super::valgrind;
+use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
@@ -252,8 +253,13 @@ pub unsafe extern "C" fn weir_pool_alloc(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
+    let name = "weir_pool_alloc";
+    let ask = move |cache: &ThreadCache| match cache.alloc_quick(bytes as u64) {
+        Some(at) => Some(Ok(at)),
+        None => caught(name, move || cache.alloc(bytes as u64, 0)),
+    };
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc("weir_pool_alloc", pool, bytes, 0, stream, ptr) }
+    unsafe { alloc(name, pool, bytes, 0, stream, ptr, ask) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -267,10 +273,14 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
+    let name = "weir_pool_alloc_aligned";
+    let ask = move |cache: &ThreadCache| caught(name, move || cache.alloc(bytes as u64, alignment as u64));
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
+    unsafe { alloc(name, pool, bytes, alignment, stream, ptr, ask) }
 }
 
+/// Asks the thread's cache first.
+///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(always)]
@@ -281,23 +291,22 @@ pub(super) unsafe fn alloc(
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
+    ask: impl FnOnce(&ThreadCache) -> Option<Result<Addr, weir_status>>,
 ) -> weir_status {
-    let quick = || {
-        if ptr.is_null() {
-            return false;
-        }
-        let at = threads::cached(pool.addr(), stream(on), |cache| {
-            cache.alloc(bytes as u64, alignment as u64)
-        });
-        if let Some(at) = at {
+    let served = match ptr.is_null() || process::disturbed() {
+        true => None,
+        false => threads::cached(pool.addr(), self::stream(on), ask),
+    };
+    match served {
+        Some(Ok(at)) => {
             // SAFETY: not NULL, so the caller promised that it can be written.
             unsafe { ptr.write(pointer(at)) };
+            weir_status::WEIR_OK
         }
-        at.is_some()
-    };
-    // SAFETY: the caller's promise, passed on.
-    let rest = || unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) };
-    guard_quick(name, quick, rest)
+        Some(Err(status)) => status,
+        // SAFETY: the caller's promise, passed on.
+        None => unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) },
+    }
 }
 
 /// # Safety
@@ -362,8 +371,18 @@ pub unsafe extern "C" fn weir_pool_free(
     stream: weir_stream,
 ) -> weir_status {
     let (handle, on) = (pool.addr(), self::stream(stream));
-    let quick = || threads::cached(handle, on, |cache| cache.free(addr(ptr))).is_some();
-    guard_quick("weir_pool_free", quick, || free_guarded(pool, ptr, on))
+    let served = match process::disturbed() {
+        true => None,
+        false => threads::cached(handle, on, move |cache| match cache.free_quick(addr(ptr)) {
+            Some(_) => Some(Ok(())),
+            None => caught("weir_pool_free", move || cache.free(addr(ptr)).map(drop)),
+        }),
+    };
+    match served {
+        Some(Ok(())) => weir_status::WEIR_OK,
+        Some(Err(status)) => status,
+        None => free_guarded(pool, ptr, on),
+    }
 }
 
 #[inline(never)]
