@@ -104,6 +104,16 @@ impl Cache {
         (self.most, self.clock) = (most, clock);
     }
 
+    /// May it have a block for a request? A look that changes nothing, and needs no gate.
+    pub fn may_have(&self, bytes: u64, align: u64) -> bool {
+        self.lists.may_have(bytes, align)
+    }
+
+    /// May the owner keep this block when it is freed? The same kind of look.
+    pub fn may_keep(&self, at: u64) -> bool {
+        self.has_room() && self.directory.may_keep(at, self.arena, self.most_now())
+    }
+
     /// The owner takes a block for a request. None: it has none, or must not now.
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
@@ -174,6 +184,12 @@ impl Cache {
         self.put_small(at)
     }
 
+    /// The same where it is of no slab.
+    pub fn keep_larger(&self, at: u64) -> Option<u64> {
+        let _pass = self.gate.enter()?;
+        self.put_larger(at)
+    }
+
     /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
     pub fn keep_all(&self, blocks: impl DoubleEndedIterator<Item = u64> + Clone) -> bool {
         let Some(_pass) = self.gate.enter() else {
@@ -214,14 +230,19 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        let most = match self.lists.long_bytes() {
-            0 => self.most,
-            _ => self.most.min(LONG),
-        };
-        let grains = self.directory.keep_large(at, most)?;
+        let grains = self.directory.keep_large(at, self.most_now())?;
         let (piece, seq) = (Piece::Large { grains }, self.seq());
         self.lists.push(Kept { at, piece, seq });
         Some(self.gain(piece))
+    }
+
+    /// The longest block that it could keep now: of long ones there is one.
+    #[inline(always)]
+    fn most_now(&self) -> u64 {
+        match self.lists.long_bytes() {
+            0 => self.most,
+            _ => self.most.min(LONG),
+        }
     }
 
     /// The number for a block that was freed just now. It is read behind the gate and after the call began: any event

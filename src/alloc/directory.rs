@@ -238,6 +238,19 @@ impl Directory {
         Some(grains)
     }
 
+    /// Would one of them, as things are?
+    pub fn may_keep(&self, at: u64, arena: u32, most: u64) -> bool {
+        match self.place(at) {
+            None => false,
+            Some(Place::Large(_, word)) => {
+                word & STATE == (State::Plain as u64) << STATE_SHIFT && word >> GRAINS_SHIFT <= most / GRAIN
+            }
+            Some(Place::Small(byte, word)) => {
+                word & WHOSE == run(0, arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
+            }
+        }
+    }
+
     /// A kept block is live as it was before: it shall not be freed after all.
     pub fn revive(&self, at: u64) -> Option<Piece> {
         match self.place(at)? {
@@ -357,5 +370,28 @@ impl Directory {
             }
             Piece::Small { .. } => self.set_small(at, State::Gone as u8),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between the look at the word and the change of the state, the run may have become another class's: then the state
+    /// says so, and nothing is kept.
+    #[test]
+    fn a_state_of_another_class_is_not_changed() {
+        let (at, arena) = (CHAPTER, 1);
+        let (seen, now) = (3, 5);
+        let directory = Directory::new().expect("addresses");
+        directory.cover(at, run_bytes(now)).expect("room");
+        directory.cover_run(at, run_bytes(now)).expect("room");
+        directory.begin_run(at, seen, arena);
+        directory.begin_small(at, now);
+        assert_eq!(directory.keep_small(at, arena), None);
+        assert_eq!(directory.state(at), State::Plain, "it is live still");
+        directory.begin_small(at, seen);
+        assert_eq!(directory.keep_small(at, arena), Some(seen));
+        assert_eq!(directory.state(at), State::Kept);
     }
 }

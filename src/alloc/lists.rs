@@ -119,6 +119,17 @@ impl Lists {
         }
     }
 
+    /// Could there be a block for a request? The answer is no only if there is none.
+    pub fn may_have(&self, bytes: u64, align: u64) -> bool {
+        match class_of(bytes, align) {
+            Some(class) => self.lists[class].load(Relaxed) != NONE,
+            None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
+            None => self
+                .filled_from(list_of(bytes / GRAIN))
+                .is_some_and(|list| list != THE_LONG),
+        }
+    }
+
     #[inline]
     fn pick_larger(&self, bytes: u64, align: u64) -> Option<Kept> {
         match bytes {
@@ -194,12 +205,16 @@ impl Lists {
     /// Takes the long block if it is of the length that is needed, or hardly longer.
     #[inline]
     fn take_long(&self, bytes: u64) -> Option<Kept> {
-        let grains = bytes.div_ceil(GRAIN);
-        let kept = self.long.grains.load(Relaxed);
-        if kept < grains || kept - grains > grains >> 8 {
-            return None;
+        match self.has_long_for(bytes.div_ceil(GRAIN)) {
+            true => self.pop(THE_LONG),
+            false => None,
         }
-        self.pop(THE_LONG)
+    }
+
+    #[inline]
+    fn has_long_for(&self, grains: u64) -> bool {
+        let kept = self.long.grains.load(Relaxed);
+        kept >= grains && kept - grains <= grains >> 8
     }
 
     /// Takes the first block of a class.

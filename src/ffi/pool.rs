@@ -13,7 +13,6 @@ use crate::config::MemoryKind;
 use crate::lifecycle::{defaults, end, order, registry, threads};
 use crate::pool::{Pool, ThreadCache};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
 
 /// Calls a pool for a request that needs it alive.
 pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
@@ -63,15 +62,14 @@ fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
     }
 }
 
-/// Runs something that ends pools, then settles their blocks with valgrind.
+/// Runs something that ends pools, and settles their blocks with valgrind.
 fn ending(f: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     let result = forgive(f());
     if valgrind::active() {
-        // While the process is exiting, blocks of pools that weir ended may still be freed by their owners.
+        // while the process is exiting, blocks of pools that weir ended may still be freed by their owners
         valgrind::ended(|handle| match registry::POOLS.get(handle) {
-            Ok(_) => true,
             Err(Error::Finalized { .. }) => end::exiting(),
-            Err(_) => false,
+            found => found.is_ok(),
         });
     }
     result
@@ -115,7 +113,7 @@ pub unsafe extern "C" fn weir_pool_create(
         // SAFETY: NULL or the caller's options.
         let (config, cell) = unsafe { options::read(options) }?;
         let handle = end::create(config)?;
-        cell.store(handle, Ordering::Release);
+        cell.store(handle, std::sync::atomic::Ordering::Release);
         out.set(args::pool(handle));
         Ok(())
     })
@@ -253,13 +251,8 @@ pub unsafe extern "C" fn weir_pool_alloc(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let name = "weir_pool_alloc";
-    let ask = move |cache: &ThreadCache| match cache.alloc_quick(bytes as u64) {
-        Some(at) => Some(Ok(at)),
-        None => caught(name, move || cache.alloc(bytes as u64, 0)),
-    };
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc(name, pool, bytes, 0, stream, ptr, ask) }
+    unsafe { alloc("weir_pool_alloc", pool, bytes, 0, stream, ptr) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -273,10 +266,8 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let name = "weir_pool_alloc_aligned";
-    let ask = move |cache: &ThreadCache| caught(name, move || cache.alloc(bytes as u64, alignment as u64));
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc(name, pool, bytes, alignment, stream, ptr, ask) }
+    unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
 }
 
 /// Asks the thread's cache first.
@@ -291,8 +282,12 @@ pub(super) unsafe fn alloc(
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    ask: impl FnOnce(&ThreadCache) -> Option<Result<Addr, weir_status>>,
 ) -> weir_status {
+    let (size, align) = (bytes as u64, alignment as u64);
+    let ask = move |cache: &ThreadCache| match cache.alloc_quick(size, align) {
+        Some(at) => Some(Ok(at)),
+        None => caught(name, move || cache.alloc_rest(size, align)),
+    };
     let served = match ptr.is_null() || process::disturbed() {
         true => None,
         false => threads::cached(pool.addr(), self::stream(on), ask),
@@ -375,7 +370,7 @@ pub unsafe extern "C" fn weir_pool_free(
         true => None,
         false => threads::cached(handle, on, move |cache| match cache.free_quick(addr(ptr)) {
             Some(_) => Some(Ok(())),
-            None => caught("weir_pool_free", move || cache.free(addr(ptr)).map(drop)),
+            None => caught("weir_pool_free", move || cache.free_rest(addr(ptr)).map(drop)),
         }),
     };
     match served {

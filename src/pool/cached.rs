@@ -6,6 +6,7 @@ use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::Kept;
+use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -39,7 +40,8 @@ pub struct ThreadCache {
 impl ThreadCache {
     /// A block for a request, if the cache has one.
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
-        if !self.stream_is_the_same() {
+        // who has nothing need not ask whose the stream is: the pool will
+        if !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
             return None;
         }
         self.cache.take(bytes, align).map(Addr)
@@ -48,16 +50,25 @@ impl ThreadCache {
     /// The same for what most calls want: a small block, for a declared stream, while the process is not disturbed, of
     /// which the caller has made sure. Nothing in it can fail.
     #[inline(always)]
-    pub fn alloc_quick(&self, bytes: u64) -> Option<Addr> {
-        match self.declared {
+    pub fn alloc_quick(&self, bytes: u64, align: u64) -> Option<Addr> {
+        match self.declared && align == 0 {
             true => self.cache.take_small(bytes).map(Addr),
             false => None,
         }
     }
 
+    /// The same for what `alloc_quick` did not do.
+    pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
+        match self.declared && align == 0 {
+            true if bytes <= SMALL_MAX => None,
+            true => self.cache.take(bytes, align).map(Addr),
+            false => self.alloc(bytes, align),
+        }
+    }
+
     /// Keeps a block that is freed, if that is all there is to do; gives its size.
     pub fn free(&self, at: Addr) -> Option<u64> {
-        if !self.stream_is_the_same() {
+        if !self.cache.may_keep(at.0) || !self.stream_is_the_same() {
             return None;
         }
         self.cache.keep(at.0)
@@ -69,6 +80,14 @@ impl ThreadCache {
         match self.declared {
             true => self.cache.keep_small(at.0),
             false => None,
+        }
+    }
+
+    /// The same as `alloc_rest`.
+    pub fn free_rest(&self, at: Addr) -> Option<u64> {
+        match self.declared {
+            true => self.cache.keep_larger(at.0),
+            false => self.free(at),
         }
     }
 
