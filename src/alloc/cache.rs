@@ -52,7 +52,7 @@ pub struct Cache {
     /// The stream's.
     pub arena: u32,
     /// The longest block to keep.
-    most: u64,
+    most: AtomicU64,
     directory: Directory,
     /// The number of the latest free on the stream.
     clock: Arc<AtomicU64>,
@@ -78,7 +78,7 @@ impl Cache {
             owner: ThreadId(0),
             stream: StreamHandle::default(),
             arena: COMMON,
-            most: 0,
+            most: AtomicU64::new(0),
             directory,
             clock: Arc::default(),
             lists: Lists::default(),
@@ -90,18 +90,9 @@ impl Cache {
         }
     }
 
-    /// It is for a thread and the stream of an arena, whose latest free's number is `clock`, and for blocks of at most
-    /// `most` bytes.
-    pub fn assign(
-        &mut self,
-        owner: ThreadId,
-        stream: StreamHandle,
-        arena: u32,
-        most: u64,
-        clock: Arc<AtomicU64>,
-    ) {
-        (self.owner, self.stream, self.arena) = (owner, stream, arena);
-        (self.most, self.clock) = (most, clock);
+    /// It is for a thread and the stream of an arena, whose latest free's number is `clock`.
+    pub fn assign(&mut self, owner: ThreadId, stream: StreamHandle, arena: u32, clock: Arc<AtomicU64>) {
+        (self.owner, self.stream, self.arena, self.clock) = (owner, stream, arena, clock);
     }
 
     /// May it have a block for a request? A look that changes nothing, and needs no gate.
@@ -239,9 +230,10 @@ impl Cache {
     /// The longest block that it could keep now: of long ones there is one.
     #[inline(always)]
     fn most_now(&self) -> u64 {
+        let most = self.most.load(Relaxed);
         match self.lists.long_bytes() {
-            0 => self.most,
-            _ => self.most.min(LONG),
+            0 => most,
+            _ => most.min(LONG),
         }
     }
 
@@ -339,9 +331,10 @@ impl Cache {
         }
     }
 
-    /// Bytes that may be kept.
-    pub fn set_limit(&self, bytes: u64) {
+    /// Bytes that may be kept, and of the longest block.
+    pub fn set_limits(&self, bytes: u64, longest: u64) {
         self.limit.store(bytes, Relaxed);
+        self.most.store(longest, Relaxed);
     }
 
     /// Whether a request may take a block that is a good deal longer. That costs memory where all blocks are short, but

@@ -98,14 +98,9 @@ impl Heap {
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
-        // what others may need soon is kept only if an event can be had for it
-        let most = match arena == COMMON || stream.reach.is_some() {
-            true => u64::MAX,
-            false => SMALL_MAX,
-        };
         let clock = stream.clock.clone();
         let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
-        blank.assign(owner, name, arena, most, clock);
+        blank.assign(owner, name, arena, clock);
         if self.caches.idle {
             cache.gate.shut(Shut::Idle);
         }
@@ -199,7 +194,7 @@ impl Heap {
     }
 
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
-    fn limit_caches(&self) {
+    pub(super) fn limit_caches(&self) {
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
         let most = match self.is_short() {
             true => LEAST / SHORT,
@@ -207,8 +202,18 @@ impl Heap {
         };
         let little = self.room_while_little() > 0;
         for cache in &self.caches.all {
-            cache.set_limit(most);
+            cache.set_limits(most, self.longest_to_keep(cache.arena));
             cache.set_generous(little);
+        }
+    }
+
+    /// What others may need is kept only if an event can be had for it at any time. A stream that is alone keeps as much as
+    /// it may have free without one.
+    fn longest_to_keep(&self, arena: u32) -> u64 {
+        match arena == COMMON || self.arena(arena).reach.is_some() {
+            true => u64::MAX,
+            false if self.is_alone(arena) => LEAST.max(self.most_uncovered()),
+            false => SMALL_MAX,
         }
     }
 

@@ -14,6 +14,7 @@ pub mod bins;
 pub mod cache;
 pub mod capture;
 pub mod check;
+pub mod coverage;
 pub mod directory;
 pub mod flush;
 pub mod gate;

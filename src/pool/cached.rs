@@ -1,6 +1,6 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
-use super::{Named, Pool, index};
+use super::{Named, Pool, index, index_for_alloc};
 use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
@@ -221,7 +221,7 @@ impl Pool {
     ) -> Result<(), Error> {
         let Some(own) = own else { return Ok(()) };
         let mut heap = self.books()?;
-        let arena = index(&mut heap, stream);
+        let arena = index_for_alloc(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
         heap.flush(Whose::Thread(own.cache.owner), enough);
         Ok(())
@@ -230,7 +230,7 @@ impl Pool {
     /// Takes back what other threads keep: first those of the same stream, then all.
     pub(super) fn flush_others(&self, (len, align): (u64, u64), stream: Named) -> Result<(), Error> {
         let mut heap = self.books()?;
-        let arena = index(&mut heap, stream);
+        let arena = index_for_alloc(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
         if !(heap.flush(Whose::Stream(arena), enough) && enough(&heap)) {
             heap.flush(Whose::All, enough);
