@@ -116,7 +116,7 @@ fn beside(live: usize, traces: &[Trace], replays: usize) -> Vec<f64> {
     let each = traces.iter().map(|trace| {
         let (pool, blocks) = settled(&mut Random(SEED), live, 8, 20);
         let stream = |name| Stream::of(&pool, StreamHandle(name));
-        let streams: Vec<Stream> = (0..8).map(stream).collect();
+        let streams: Vec<Stream> = (0..trace.streams).map(stream).collect();
         let nanos = (0..replays).map(|_| {
             let (nanos, failed) = replay(&pool, trace, &streams, || ());
             assert_eq!(failed, 0, "requests of {} failed", trace.name);

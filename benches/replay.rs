@@ -72,7 +72,7 @@ fn main() {
         } else {
             Counting::new(check)
         };
-        let named: Vec<StreamHandle> = (0..8)
+        let named: Vec<StreamHandle> = (0..trace.streams)
             .map(|number| {
                 if host {
                     streams::create().expect("a stream")

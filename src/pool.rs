@@ -19,9 +19,9 @@ mod pressure;
 mod release;
 mod sources;
 
-use crate::alloc::cache::LONG;
 use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::backend::import::Importer;
@@ -200,7 +200,7 @@ impl Pool {
         check_request(bytes, align)?;
         let stream = self.name_beside(own, stream)?;
         let mut heap = self.books_for_alloc(stream)?;
-        let index = index(&mut heap, stream);
+        let index = index_for_alloc(&mut heap, stream);
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own.filter(|_| bytes > LONG) {
             heap.flush_long(own.cache.owner);
@@ -250,7 +250,7 @@ impl Pool {
         };
         let mut heap = self.books_for(stream)?;
         let block = heap.find_block(at.0)?;
-        let index = index(&mut heap, stream);
+        let index = index_for_free(&mut heap, stream);
         self.part_with(at);
         let bytes = heap.free(block, index, false)?;
         if let Some(own) = self.still(&mut heap, own, stream) {
@@ -456,7 +456,8 @@ impl Pool {
     /// The books, unless the pool has ended.
     #[inline(always)]
     fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
-        let heap = self.heap.lock();
+        let mut heap = self.heap.lock();
+        heap.serve_nobody();
         if self.ended.load(Ordering::Relaxed) {
             Err(Error::PoolDestroyed { handle: 0 })
         } else {
@@ -526,6 +527,20 @@ fn index(heap: &mut Heap, stream: Named) -> u32 {
     if stream.reach && line.capture.is_none() {
         heap.arena_mut(index).reach = Some(stream.handle);
     }
+    index
+}
+
+/// The same for an allocation: what the stream freed before is at hand.
+fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
+    let index = index(heap, stream);
+    heap.serve(index);
+    index
+}
+
+/// The same for a free.
+fn index_for_free(heap: &mut Heap, stream: Named) -> u32 {
+    let index = index(heap, stream);
+    heap.hear_of(index);
     index
 }
 

@@ -20,6 +20,8 @@ pub struct Trace {
     ids: usize,
     /// The most bytes that were live at once.
     pub peak: u64,
+    /// Streams, which have the numbers from 0 on.
+    pub streams: usize,
 }
 
 /// Reads a trace.
@@ -30,12 +32,14 @@ pub fn load(path: &str) -> Trace {
         .read_to_string(&mut text)
         .unwrap_or_else(|error| panic!("{path}: {error}"));
     let (mut ops, mut sizes, mut live, mut peak) = (Vec::new(), Vec::new(), 0u64, 0);
+    let mut streams = 0;
     for line in text.lines() {
         let mut words = line.split(' ');
         let kind = words.next();
         let mut number = || words.next().expect("a number").parse::<u64>().expect("a number");
         if kind == Some("a") {
             let (id, bytes, stream) = (number(), number(), number());
+            streams = streams.max(stream as usize + 1);
             ops.push(Op::Alloc(id as u32, bytes, stream as usize));
             sizes.push(bytes);
             live += bytes;
@@ -43,6 +47,7 @@ pub fn load(path: &str) -> Trace {
         } else {
             let (id, stream) = (number(), number());
             live -= sizes[id as usize];
+            streams = streams.max(stream as usize + 1);
             ops.push(Op::Free(id as u32, stream as usize));
         }
     }
@@ -59,6 +64,7 @@ pub fn load(path: &str) -> Trace {
         ops,
         ids: sizes.len(),
         peak,
+        streams,
     }
 }
 

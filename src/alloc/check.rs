@@ -132,8 +132,9 @@ impl Heap {
                         let next = node.next;
                         if next != NIL && self.space.nodes[next].kind == Kind::Free {
                             let other = &self.space.nodes[next];
+                            let late = node.seq.max(other.seq) > self.arena(node.owner).joined;
                             assert!(
-                                node.owner != other.owner || self.are_apart(other.start),
+                                node.owner != other.owner || self.are_apart(other.start) || late,
                                 "neighbours are joined: {node:?} {other:?}"
                             );
                         }
@@ -223,6 +224,7 @@ impl Heap {
 
     fn validate_arenas(&self) {
         let mut free = 0;
+        assert_eq!(self.known as usize, self.streams().count());
         for (index, arena) in self.arenas.iter().enumerate() {
             let Some(arena) = arena else { continue };
             let (index, nodes) = (index as u32, &self.space.nodes);
@@ -238,8 +240,14 @@ impl Heap {
                 continue;
             }
             let (mut id, mut prev, mut seq) = (arena.oldest, NIL, 0);
+            let mut uncovered = 0;
             while id != NIL {
                 let node = &nodes[id];
+                uncovered += if node.seq > arena.counted_from {
+                    node.len
+                } else {
+                    0
+                };
                 assert_eq!(node.age_prev, prev);
                 assert!(
                     node.seq >= seq && node.seq <= arena.seq,
@@ -248,7 +256,7 @@ impl Heap {
                 assert!(binned.remove(&id).is_some(), "in both lists: {node:?}");
                 (seq, prev, id) = (node.seq, id, node.age_next);
             }
-            assert_eq!(arena.newest, prev);
+            assert_eq!((arena.newest, arena.uncovered), (prev, uncovered));
             assert!(binned.is_empty(), "in both lists: {binned:?}");
             let events: Vec<u64> = arena.events.iter().map(|event| event.1).collect();
             assert!(events.is_sorted() && events.last().is_none_or(|&last| last <= arena.seq));

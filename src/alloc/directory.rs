@@ -3,12 +3,14 @@
 //! first: a block leaves its state by a compare-and-swap.
 //!
 //! Addresses are divided into *cells* of 32 KiB. A block outside slabs is longer than a cell, so at most one begins in
-//! each, and the cell's word says all of it. The words of the cells of a slab's run name the slab; its blocks have a
-//! byte each.
+//! each, and the cell's word says all of it. The words of the cells of a slab's run say whose it is and its class. The
+//! states of its blocks are bytes, one for each 256 B of addresses: so a block's is found without asking its slab, and
+//! at the same time as the word.
 //!
 //! ```text
 //! block: | grains 38 | arena 16 | state 3 | 0 (1)   | first grain 6 |      0: no block begins here
-//! run:   | slab 32   | owner 16 | class 5 | cells from the run's beginning 4 | RUN (1) | 0 (6) |
+//! run:   | class     | owner 16 | 0 (3)   | RUN (1) | 0 (6)         |
+//! byte:  | class 6   | state 2 |                                            0: no block begins here
 //! ```
 //!
 //! The arena of a block is the one whose cache handed it out last, `COMMON` if the heap did: work queued on that stream
@@ -20,19 +22,19 @@
 //! `KEPT` without one.
 
 use super::order::COMMON;
-use super::size::{CLASS_BYTES, GRAIN, run_bytes};
+use super::size::{CLASS_BYTES, CLASSES, GRAIN, MIN_ALIGN, run_bytes};
 use crate::backend::BackendError;
-use crate::backend::sparse::{CHAPTER, Sparse};
+use crate::backend::sparse::Sparse;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a cell.
 pub const CELL: u64 = 32 << 10;
 /// Addresses end here: 48 bits.
-const CELLS: u64 = 1 << (48 - 15);
-/// Blocks that a slab may have.
-const SLAB_BLOCKS: u64 = 256;
-/// Slabs that have room here; the smallest have 64 KiB.
-const SLABS: u64 = 1 << 26;
+const END: u64 = 1 << 48;
+/// Addresses of a chapter of the tables.
+const CHAPTER: u64 = 1 << 30;
+const CELLS: u64 = CHAPTER / CELL;
+const STATES: u64 = CHAPTER / MIN_ALIGN;
 /// An arena whose number needs more bits has no caches.
 pub const ARENAS: u32 = 0xffff;
 
@@ -42,6 +44,9 @@ const RUN: u64 = 1 << 6;
 const FIRST: u64 = 63;
 const ARENA_SHIFT: u32 = 10;
 const GRAINS_SHIFT: u32 = 26;
+const CLASS_SHIFT: u32 = 26;
+/// What is beside the class in the word of a run.
+const WHOSE: u64 = (1 << CLASS_SHIFT) - 1;
 
 /// What became of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +71,23 @@ const fn state(bits: u64) -> State {
     }
 }
 
-/// A block as a cache keeps it: a class of slab blocks and the block's number among all, or a length in grains.
+/// The byte of a slab's block: the class, too, so that whoever changes it has read the word of the same run.
+#[inline(always)]
+const fn byte_of(class: usize, state: State) -> u8 {
+    (class as u8) << 2 | state as u8
+}
+
+const fn state_of(byte: u8) -> State {
+    state((byte & 3) as u64)
+}
+
+/// A block as a cache keeps it: of a class, or of a length in grains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Of a slab.
     Small {
         /// Size class.
         class: usize,
-        /// Which of all slabs' blocks.
-        block: u64,
     },
     /// Any other.
     Large {
@@ -83,28 +96,32 @@ pub enum Piece {
     },
 }
 
+/// `CLASS_BYTES`, as long as a power of two, so that to look into it cannot fail.
+const BYTES: [u32; CLASSES.next_power_of_two()] = {
+    let mut table = [0; CLASSES.next_power_of_two()];
+    let mut class = 0;
+    while class < CLASSES {
+        table[class] = CLASS_BYTES[class];
+        class += 1;
+    }
+    table
+};
+
 impl Piece {
     /// Bytes.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(self) -> u64 {
         match self {
-            Piece::Small { class, .. } => u64::from(CLASS_BYTES[class]),
+            Piece::Small { class } => u64::from(BYTES[class % BYTES.len()]),
             Piece::Large { grains } => grains * GRAIN,
         }
     }
 }
 
-/// `offset / CLASS_BYTES[class]` by multiplication: offsets within a run are below 2^18, which 40 bits of fraction
-/// suffice for (Granlund, Montgomery: "Division by invariant integers using multiplication", 1994).
-const RECIPROCALS: [u64; CLASS_BYTES.len()] = {
-    let mut table = [0; CLASS_BYTES.len()];
-    let mut class = 0;
-    while class < table.len() {
-        table[class] = (1u64 << 40).div_ceil(CLASS_BYTES[class] as u64);
-        class += 1;
-    }
-    table
-};
+#[inline]
+fn run(class: usize, owner: u32) -> u64 {
+    (class as u64) << CLASS_SHIFT | u64::from(owner) << ARENA_SHIFT | RUN
+}
 
 #[inline]
 fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
@@ -114,24 +131,25 @@ fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
         | (at % CELL / GRAIN)
 }
 
-/// The states of all blocks of a pool.
-#[derive(Debug)]
+/// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
+#[derive(Clone, Debug)]
 pub struct Directory {
-    cells: Sparse<AtomicU64>,
-    blocks: Sparse<AtomicU8>,
+    cells: Sparse<AtomicU64, CELLS>,
+    states: Sparse<AtomicU8, STATES>,
 }
 
 enum Place<'a> {
     Large(&'a AtomicU64, u64),
-    Small(&'a AtomicU8, Piece, u32),
+    /// Of a slab, if there is such a block: the state knows.
+    Small(&'a AtomicU8, u64),
 }
 
 impl Directory {
     /// Without addresses.
     pub fn new() -> Result<Directory, BackendError> {
         Ok(Directory {
-            cells: Sparse::new(CELLS)?,
-            blocks: Sparse::new(SLABS * SLAB_BLOCKS)?,
+            cells: Sparse::new(END / CELL)?,
+            states: Sparse::new(END / MIN_ALIGN)?,
         })
     }
 
@@ -140,20 +158,30 @@ impl Directory {
         self.cells.cover(at / CELL, (at + bytes).div_ceil(CELL))
     }
 
-    /// Makes room for the blocks of the slabs below `count`.
-    pub fn cover_slabs(&self, count: u64) -> Result<(), BackendError> {
-        self.blocks.cover(0, count * SLAB_BLOCKS)
+    /// Makes room for a slab's blocks there.
+    pub fn cover_run(&self, at: u64, bytes: u64) -> Result<(), BackendError> {
+        self.states
+            .cover(at / MIN_ALIGN, (at + bytes).div_ceil(MIN_ALIGN))
     }
 
     /// The word of the cell around an address. Those of neighbours are on different cache lines: threads to which
     /// neighbours belong would slow each other down.
     #[inline(always)]
     fn cell(&self, at: u64) -> Option<&AtomicU64> {
-        const LINES: u64 = CHAPTER / 8;
+        const LINES: u64 = CELLS / 8;
         let cell = at / CELL;
-        let number = cell % CHAPTER;
+        let number = cell % CELLS;
         self.cells
             .get(cell - number + number % LINES * 8 + number / LINES)
+    }
+
+    /// The state of a slab's block.
+    #[inline(always)]
+    fn small(&self, at: u64) -> Option<&AtomicU8> {
+        match at % MIN_ALIGN {
+            0 => self.states.get(at / MIN_ALIGN),
+            _ => None,
+        }
     }
 
     /// What begins at an address.
@@ -165,19 +193,7 @@ impl Directory {
             let begins = at.is_multiple_of(GRAIN) && word & FIRST == at % CELL / GRAIN;
             return begins.then_some(Place::Large(cell, word));
         }
-        let class = (word >> 11 & 31) as usize;
-        let offset = (word >> 7 & 15) * CELL + at % CELL;
-        let index = (offset * RECIPROCALS[class]) >> 40;
-        if index * u64::from(CLASS_BYTES[class]) != offset {
-            return None;
-        }
-        let block = (word >> 32) * SLAB_BLOCKS + index;
-        let owner = (word >> 16 & 0xffff) as u32;
-        Some(Place::Small(
-            self.blocks.get(block)?,
-            Piece::Small { class, block },
-            owner,
-        ))
+        Some(Place::Small(self.small(at)?, word))
     }
 
     /// The state of the block that begins at an address.
@@ -185,33 +201,53 @@ impl Directory {
         match self.place(at) {
             None => State::Gone,
             Some(Place::Large(_, word)) => state((word & STATE) >> STATE_SHIFT),
-            Some(Place::Small(byte, ..)) => state(u64::from(byte.load(Ordering::Relaxed))),
+            Some(Place::Small(byte, ..)) => state_of(byte.load(Ordering::Relaxed)),
         }
     }
 
-    /// A block of at most `most` bytes is freed, and its thread's cache for `arena` keeps it. None: its free concerns the
-    /// heap, or is a mistake.
+    /// The class of a slab's block that is freed, which its thread's cache for `arena` keeps. None: it is of no slab, or
+    /// its free concerns the heap, or is a mistake.
     #[inline(always)]
-    pub fn keep(&self, at: u64, arena: u32, most: u64) -> Option<Piece> {
-        match self.place(at)? {
-            Place::Large(cell, word) => {
-                let grains = word >> GRAINS_SHIFT;
-                if word & STATE != (State::Plain as u64) << STATE_SHIFT || grains > most / GRAIN {
-                    return None;
-                }
-                let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
-                cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
-                    .ok()?;
-                Some(Piece::Large { grains })
+    pub fn keep_small(&self, at: u64, arena: u32) -> Option<usize> {
+        let word = self.cell(at)?.load(Ordering::Relaxed);
+        // a slab serves its owner alone
+        if word & WHOSE != run(0, arena) {
+            return None;
+        }
+        let class = (word >> CLASS_SHIFT) as usize;
+        let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
+        self.small(at)?
+            .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(class)
+    }
+
+    /// The grains of another block, of at most `most` bytes, that is freed and kept.
+    #[inline(always)]
+    pub fn keep_large(&self, at: u64, most: u64) -> Option<u64> {
+        let Place::Large(cell, word) = self.place(at)? else {
+            return None;
+        };
+        let grains = word >> GRAINS_SHIFT;
+        if word & STATE != (State::Plain as u64) << STATE_SHIFT || grains > most / GRAIN {
+            return None;
+        }
+        let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
+        cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(grains)
+    }
+
+    /// Would one of them, as things are?
+    pub fn may_keep(&self, at: u64, arena: u32, most: u64) -> bool {
+        match self.place(at) {
+            None => false,
+            Some(Place::Large(_, word)) => {
+                word & STATE == (State::Plain as u64) << STATE_SHIFT && word >> GRAINS_SHIFT <= most / GRAIN
             }
-            // a slab serves its owner alone
-            Place::Small(byte, piece, owner) if owner == arena => {
-                let (plain, kept) = (State::Plain as u8, State::Kept as u8);
-                byte.compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed)
-                    .ok()?;
-                Some(piece)
+            Some(Place::Small(byte, word)) => {
+                word & WHOSE == run(0, arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }
-            Place::Small(..) => None,
         }
     }
 
@@ -227,26 +263,34 @@ impl Directory {
                     grains: word >> GRAINS_SHIFT,
                 })
             }
-            Place::Small(byte, piece, _) => {
-                byte.store(State::Plain as u8, Ordering::Release);
-                Some(piece)
+            Place::Small(byte, word) => {
+                let class = (word >> CLASS_SHIFT) as usize;
+                byte.store(byte_of(class, State::Plain), Ordering::Release);
+                Some(Piece::Small { class })
             }
         }
     }
 
-    /// A block that the cache for `arena` kept is handed out.
+    /// A block of a slab is handed out, by the heap or by the cache that kept it.
     #[inline(always)]
-    pub fn hand_out(&self, at: u64, piece: Piece, arena: u32) {
-        match piece {
-            Piece::Large { grains } => {
-                let cell = self.cell(at).expect("a cell of the pool");
-                cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
-            }
-            Piece::Small { block, .. } => {
-                let byte = self.blocks.get(block).expect("a block of the pool");
-                byte.store(State::Plain as u8, Ordering::Release);
-            }
+    pub fn begin_small(&self, at: u64, class: usize) {
+        self.set_small(at, byte_of(class, State::Plain));
+    }
+
+    #[inline(always)]
+    fn set_small(&self, at: u64, to: u8) {
+        let byte = self.small(at);
+        debug_assert!(byte.is_some(), "{at:#x} is a slab's");
+        if let Some(byte) = byte {
+            byte.store(to, Ordering::Release);
         }
+    }
+
+    /// A block of another kind that the cache for `arena` kept is handed out.
+    #[inline(always)]
+    pub fn hand_out_large(&self, at: u64, grains: u64, arena: u32) {
+        let cell = self.cell(at).expect("a cell of the pool");
+        cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
     }
 
     /// The heap has made a block outside slabs, of so many bytes.
@@ -256,20 +300,11 @@ impl Directory {
         cell.store(large(at, bytes / GRAIN, COMMON, State::Plain), Ordering::Release);
     }
 
-    /// The heap has handed out a block of a slab.
-    pub fn begin_small(&self, slab: u32, index: u16) {
-        let block = u64::from(slab) * SLAB_BLOCKS + u64::from(index);
-        let byte = self.blocks.get(block).expect("a block of the pool");
-        byte.store(State::Plain as u8, Ordering::Release);
-    }
-
     /// The run that begins at an address is a slab's.
-    pub fn begin_run(&self, at: u64, class: usize, slab: u32, owner: u32) {
-        let owner = u64::from(owner.min(ARENAS));
+    pub fn begin_run(&self, at: u64, class: usize, owner: u32) {
         for cell in 0..run_bytes(class) / CELL {
-            let word = u64::from(slab) << 32 | owner << 16 | (class as u64) << 11 | cell << 7 | RUN;
             let place = self.cell(at + cell * CELL).expect("a cell of the pool");
-            place.store(word, Ordering::Release);
+            place.store(run(class, owner.min(ARENAS)), Ordering::Release);
         }
     }
 
@@ -291,8 +326,9 @@ impl Directory {
                 };
                 let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, special);
             }
-            Some(Place::Small(byte, ..)) => {
-                let (plain, special) = (State::Plain as u8, State::Special as u8);
+            Some(Place::Small(byte, word)) => {
+                let class = (word >> CLASS_SHIFT) as usize;
+                let (plain, special) = (byte_of(class, State::Plain), byte_of(class, State::Special));
                 let _ = byte.compare_exchange(plain, special, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => {}
@@ -315,9 +351,9 @@ impl Directory {
                 }
             }
             Some(Place::Small(byte, ..)) => {
-                let end = |was: u8| live(state(u64::from(was))).then_some(State::Gone as u8);
+                let end = |was: u8| live(state_of(was)).then_some(State::Gone as u8);
                 match byte.fetch_update(Ordering::AcqRel, Ordering::Relaxed, end) {
-                    Err(was) => Err(state(u64::from(was))),
+                    Err(was) => Err(state_of(was)),
                     // its slab is its arena's anyway
                     Ok(_) => Ok(None),
                 }
@@ -332,15 +368,30 @@ impl Directory {
                 let cell = self.cell(at).expect("a cell of the pool");
                 cell.store(0, Ordering::Release);
             }
-            Piece::Small { block, .. } => {
-                let byte = self.blocks.get(block).expect("a block of the pool");
-                byte.store(State::Gone as u8, Ordering::Release);
-            }
+            Piece::Small { .. } => self.set_small(at, State::Gone as u8),
         }
     }
+}
 
-    /// The slab and index of a small piece.
-    pub fn slab_of(block: u64) -> (u32, u16) {
-        ((block / SLAB_BLOCKS) as u32, (block % SLAB_BLOCKS) as u16)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between the look at the word and the change of the state, the run may have become another class's: then the state
+    /// says so, and nothing is kept.
+    #[test]
+    fn a_state_of_another_class_is_not_changed() {
+        let (at, arena) = (CHAPTER, 1);
+        let (seen, now) = (3, 5);
+        let directory = Directory::new().expect("addresses");
+        directory.cover(at, run_bytes(now)).expect("room");
+        directory.cover_run(at, run_bytes(now)).expect("room");
+        directory.begin_run(at, seen, arena);
+        directory.begin_small(at, now);
+        assert_eq!(directory.keep_small(at, arena), None);
+        assert_eq!(directory.state(at), State::Plain, "it is live still");
+        directory.begin_small(at, seen);
+        assert_eq!(directory.keep_small(at, arena), Some(seen));
+        assert_eq!(directory.state(at), State::Kept);
     }
 }

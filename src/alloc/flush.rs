@@ -5,10 +5,11 @@
 //!
 //! No lock of its own: the heap's. Other threads' caches are visited behind their shut gates.
 
-use super::cache::{Cache, Counts, Kept, LONG, ThreadId};
-use super::directory::{ARENAS, Directory, Piece};
+use super::cache::{Cache, Counts, ThreadId};
+use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
+use super::lists::{Kept, LONG};
 use super::node::NodeId;
 use super::order::COMMON;
 use super::size::SMALL_MAX;
@@ -97,14 +98,9 @@ impl Heap {
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
-        // what others may need soon is kept only if an event can be had for it
-        let most = match arena == COMMON || stream.reach.is_some() {
-            true => u64::MAX,
-            false => SMALL_MAX,
-        };
         let clock = stream.clock.clone();
         let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
-        blank.assign(owner, name, arena, most, clock);
+        blank.assign(owner, name, arena, clock);
         if self.caches.idle {
             cache.gate.shut(Shut::Idle);
         }
@@ -115,7 +111,7 @@ impl Heap {
 
     fn prepare_spare(&mut self) {
         if self.caches.spare.is_none() {
-            self.caches.spare = Some(Arc::new(Cache::new(self.directory.clone())));
+            self.caches.spare = Some(Arc::new(Cache::new((*self.directory).clone())));
             self.caches.all.reserve(1);
         }
     }
@@ -198,7 +194,7 @@ impl Heap {
     }
 
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
-    fn limit_caches(&self) {
+    pub(super) fn limit_caches(&self) {
         let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
         let most = match self.is_short() {
             true => LEAST / SHORT,
@@ -206,8 +202,18 @@ impl Heap {
         };
         let little = self.room_while_little() > 0;
         for cache in &self.caches.all {
-            cache.set_limit(most);
+            cache.set_limits(most, self.longest_to_keep(cache.arena));
             cache.set_generous(little);
+        }
+    }
+
+    /// What others may need is kept only if an event can be had for it at any time. A stream that is alone keeps as much as
+    /// it may have free without one.
+    fn longest_to_keep(&self, arena: u32) -> u64 {
+        match arena == COMMON || self.arena(arena).reach.is_some() {
+            true => u64::MAX,
+            false if self.is_alone(arena) => LEAST.max(self.most_uncovered()),
+            false => SMALL_MAX,
         }
     }
 
@@ -326,8 +332,8 @@ impl Heap {
                     false => self.put_free_since(id, arena, kept.seq),
                 }
             }
-            Piece::Small { block, .. } => {
-                let (slab, index) = Directory::slab_of(block);
+            Piece::Small { .. } => {
+                let (slab, index) = self.small_of(kept.at);
                 if !complete {
                     // what is freed with the slab is freed after this number
                     let stream = self.arena_mut(arena);
@@ -345,6 +351,15 @@ impl Heap {
             Found::Start(id) => id,
             _ => unreachable!("a kept block is the pool's"),
         }
+    }
+
+    fn small_of(&self, at: u64) -> (u32, u16) {
+        if let Found::Start(run) | Found::Inside(run) = self.space.find(at)
+            && let Ok(Block::Small(slab, index)) = self.slabs.find(self.space.nodes[run].slab, at)
+        {
+            return (slab, index);
+        }
+        unreachable!("a kept block is the pool's")
     }
 
     /// Makes room in a cache that is full, for its owner.

@@ -10,6 +10,7 @@
 
 use super::ahead::Ahead;
 use super::capture::WATCHED;
+use super::coverage::NOBODY;
 use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
@@ -61,6 +62,10 @@ pub struct Heap {
     pub ids: FxHashMap<Timeline, u32>,
     /// The arena asked for last: most calls name the same stream as the one before.
     pub(super) latest: u32,
+    /// How many there are, but for the common one.
+    pub(super) known: u32,
+    /// The one for which an allocation is under way.
+    pub(super) serving: u32,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// Captures whose graphs the backend was asked to watch, the latest last; as many as are likely to be in progress.
@@ -121,6 +126,8 @@ impl Heap {
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
             ids: FxHashMap::default(),
             latest: COMMON,
+            known: 0,
+            serving: NOBODY,
             released: VecDeque::new(),
             watched: VecDeque::with_capacity(WATCHED),
             spare_arena: None,
@@ -351,7 +358,7 @@ impl Heap {
     }
 
     /// Makes a node on no list free for `owner`, under a fresh number, and joins it with its neighbours. Those
-    /// that everybody may use become the owner's; the other way round they stay apart.
+    /// that everybody may use become the owner's; the other way round they stay apart. (`coverage`: not always at once.)
     pub fn put_free(&mut self, id: NodeId, owner: u32) {
         let len = self.space.nodes[id].len;
         let seq = if owner == COMMON {
@@ -379,12 +386,17 @@ impl Heap {
     }
 
     fn put_free_numbered(&mut self, mut id: NodeId, owner: u32, seq: u64) {
+        let like = self.divide(owner, seq);
         // behind a neighbour that was everybody's may lie another extent of the owner's
-        while self.joins(self.space.nodes[id].next, owner) && !self.are_apart(self.space.nodes[id].end()) {
+        while self.joins(self.space.nodes[id].next, owner, like)
+            && !self.are_apart(self.space.nodes[id].end())
+        {
             self.pull_free(self.space.nodes[id].next);
             self.space.merge(id);
         }
-        while self.joins(self.space.nodes[id].prev, owner) && !self.are_apart(self.space.nodes[id].start) {
+        while self.joins(self.space.nodes[id].prev, owner, like)
+            && !self.are_apart(self.space.nodes[id].start)
+        {
             let prev = self.space.nodes[id].prev;
             self.pull_free(prev);
             self.space.merge(prev);
@@ -393,22 +405,27 @@ impl Heap {
         let node = &mut self.space.nodes[id];
         (node.kind, node.owner, node.seq) = (Kind::Free, owner, seq);
         self.stats.free += node.len;
+        self.count_extent(id, true);
         self.age_push(id);
         self.bins_insert(id, owner);
     }
 
-    fn joins(&self, id: NodeId, owner: u32) -> bool {
+    /// May an extent of the owner's be joined with this neighbour? `like`: which of its numbers an event covers, and
+    /// whether it is on the far side of that.
+    pub(super) fn joins(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
         id != NIL && {
             let node = &self.space.nodes[id];
             // a capture would keep what it took in
-            let takes_in = |other| other == COMMON && self.capture_of(owner).is_none();
-            node.kind == Kind::Free && (node.owner == owner || takes_in(node.owner))
+            let takes_in = |other| other == COMMON && like.is_none() && self.capture_of(owner).is_none();
+            let is_like = || like.is_none_or(|(covered, beyond)| (node.seq > covered) == beyond);
+            node.kind == Kind::Free && (node.owner == owner && is_like() || takes_in(node.owner))
         }
     }
 
     /// Takes a free extent off its lists.
     pub fn pull_free(&mut self, id: NodeId) {
         self.stats.free -= self.space.nodes[id].len;
+        self.count_extent(id, false);
         self.bins_remove(id);
         self.age_remove(id);
     }
@@ -419,14 +436,17 @@ impl Heap {
         debug_assert!(self.space.nodes[id].start <= from && to <= self.space.nodes[id].end());
         let owner = self.space.nodes[id].owner;
         self.stats.free -= to - from;
+        self.count_extent(id, false);
         self.bins_remove(id);
         if to < self.space.nodes[id].end() {
             let upper = self.space.split(id, to);
             self.age_insert_after(upper, id);
+            self.count_extent(upper, true);
             self.bins_insert(upper, owner);
         }
         if self.space.nodes[id].start < from {
             let middle = self.space.split(id, from);
+            self.count_extent(id, true);
             self.bins_insert(id, owner);
             middle
         } else {

@@ -35,9 +35,9 @@ pub const COMMON: u32 = 0;
 const EVENTS: usize = 16;
 /// Freed bytes that are worth an event: any block that is no slab's. An extent that took in a block without one
 /// would be out of other streams' reach as a whole, and another stream may come at any time.
-const EVENT_BYTES: u64 = 32 << 10;
+pub(super) const EVENT_BYTES: u64 = 32 << 10;
 /// Frees that are worth an event however small they are.
-const EVENT_FREES: u32 = 64;
+pub(super) const EVENT_FREES: u32 = 64;
 
 /// The three reuse policies of stream-ordered pools; all on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,13 @@ pub struct Arena {
     pub events: VecDeque<(Event, u64)>,
     /// Somebody needs an event at the next call that names the stream.
     pub wanted: bool,
+    /// Others have come, and it was not named since.
+    pub(super) left: bool,
+    /// Extents with later numbers may have neighbours that they could be joined with.
+    pub joined: u64,
+    /// Bytes of the free extents with numbers above the other.
+    pub(super) uncovered: u64,
+    pub(super) counted_from: u64,
     /// Blocks of other streams' slabs that were freed on this stream, oldest first.
     pub strays: StrayList,
     unrecorded_bytes: u64,
@@ -102,6 +109,10 @@ impl Arena {
             knows: FxHashMap::default(),
             events: VecDeque::with_capacity(EVENTS + 2),
             wanted: false,
+            left: false,
+            joined: 0,
+            uncovered: 0,
+            counted_from: 0,
             strays: StrayList::default(),
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
@@ -129,13 +140,9 @@ impl Arena {
         }
     }
 
-    /// Is an event due in this call, which names the stream?
-    pub fn event_due(&self, crowded: bool) -> bool {
-        if self.reach.is_some() && !crowded {
-            return false; // there will be one when somebody needs it
-        }
-        let due = self.unrecorded_bytes >= EVENT_BYTES || self.unrecorded_frees >= EVENT_FREES;
-        (due || self.wanted) && self.recorded() < self.seq
+    /// Frees since the latest event, and their bytes.
+    pub(super) fn unrecorded(&self) -> (u32, u64) {
+        (self.unrecorded_frees, self.unrecorded_bytes)
     }
 
     /// The number that the newest event covers, or that is complete.
@@ -214,6 +221,7 @@ impl Heap {
         arena.id = id;
         self.arenas.push(Some(arena));
         self.ids.insert(id, index);
+        self.stream_came();
         index
     }
 
@@ -264,18 +272,6 @@ impl Heap {
         }
         self.arena_mut(stream).wanted = true;
         self.call_owners(stream);
-    }
-
-    /// Is it worth recording an event on `stream` in this call? Gives the number to be covered. Never on one that
-    /// is being captured: the event would be part of the graph.
-    pub fn event_due(&mut self, stream: u32) -> Option<u64> {
-        let crowded = self.is_crowded();
-        let arena = self.arena_mut(stream);
-        let due = arena.id.capture.is_none() && arena.event_due(crowded);
-        due.then(|| {
-            arena.advance();
-            arena.seq
-        })
     }
 
     /// Streams that the pool can reach, `but` for one, and that have freed something no event covers: what is to be covered, and by which
@@ -452,5 +448,6 @@ impl Heap {
         for other in self.arenas.iter_mut().flatten() {
             other.knows.remove(&stream);
         }
+        self.stream_went();
     }
 }

@@ -67,9 +67,19 @@ pub fn class_of(bytes: u64, align: u64) -> Option<usize> {
         return None;
     }
     if align <= MIN_ALIGN {
-        return Some(CLASS_OF[bytes.div_ceil(MIN_ALIGN) as usize].into());
+        return plain_class(bytes);
     }
     aligned_class(bytes, align)
+}
+
+/// The same for blocks aligned as all are. Nothing in it can fail.
+#[inline(always)]
+pub fn plain_class(bytes: u64) -> Option<usize> {
+    if bytes > SMALL_MAX {
+        return None;
+    }
+    let class = CLASS_OF.get(bytes.div_ceil(MIN_ALIGN) as usize)?;
+    Some((*class).into())
 }
 
 fn aligned_class(bytes: u64, align: u64) -> Option<usize> {

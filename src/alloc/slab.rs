@@ -12,7 +12,7 @@
 use super::heap::{Block, Heap};
 use super::node::{Kind, NIL, NodeId};
 use super::order::COMMON;
-use super::size::{CLASS_BYTES, CLASSES, WINDOW, run_bytes};
+use super::size::{CLASS_BYTES, CLASSES, WINDOW, round_up, run_bytes};
 use crate::base::error::Error;
 use crate::base::units::Addr;
 use rustc_hash::FxHashMap;
@@ -267,14 +267,15 @@ impl Heap {
         }
         self.stats.cached -= size;
         self.set_used(self.stats.used + size);
-        self.directory.begin_small(id, index as u16);
+        self.directory.begin_small(at, class);
         Some(at)
     }
 
     fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
-        self.directory.cover_slabs(self.slabs.all.len() as u64 + 1).ok()?;
         let len = run_bytes(class);
         let found = self.fit(len, WINDOW, stream)?;
+        let base = round_up(self.space.nodes[found].start, WINDOW);
+        self.directory.cover_run(base, len).ok()?;
         let node = self.take(found, len, WINDOW);
         let blocks = (len / u64::from(CLASS_BYTES[class])) as u16;
         let mut free_bits = [0; 4];
@@ -283,7 +284,7 @@ impl Heap {
             *bits = if here == 64 { u64::MAX } else { (1 << here) - 1 };
         }
         let slab = Slab {
-            base: self.space.nodes[node].start,
+            base,
             node,
             owner: stream,
             class: class as u8,
@@ -311,8 +312,7 @@ impl Heap {
         *self.slabs.owned.entry(stream).or_insert(0) += 1;
         self.space.nodes[node].kind = Kind::Slab;
         self.space.nodes[node].slab = id;
-        self.directory
-            .begin_run(self.space.nodes[node].start, class, id, stream);
+        self.directory.begin_run(base, class, stream);
         self.stats.cached += len;
         self.list_slab(id);
         Some(id)
@@ -422,7 +422,7 @@ impl Heap {
             }
             let slab = self.slabs.get_mut(id);
             slab.owner = to;
-            self.directory.begin_run(slab.base, slab.class.into(), id, to);
+            self.directory.begin_run(slab.base, slab.class.into(), to);
             *self.slabs.owned.entry(to).or_insert(0) += 1;
             if free > 0 {
                 self.list_slab(id);

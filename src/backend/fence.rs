@@ -29,15 +29,21 @@ pub fn prepare() {
     }
 }
 
-/// The often side: what it wrote before is seen by whoever calls `heavy` later, or this side sees after it what they
-/// wrote before theirs.
-#[inline]
+/// Is `heavy` enough? It stays so. Else the often side has a fence of its own.
+pub fn is_one_sided() -> bool {
+    SYSTEM.load(Ordering::Relaxed) == REGISTERED
+}
+
+/// The often side where `heavy` is enough: what it wrote before is seen by whoever calls `heavy` later, or this side sees
+/// after it what they wrote before theirs.
+#[inline(always)]
 pub fn light() {
-    if SYSTEM.load(Ordering::Relaxed) == REGISTERED {
-        compiler_fence(Ordering::SeqCst);
-    } else {
-        fence(Ordering::SeqCst);
-    }
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// The often side elsewhere.
+pub fn full() {
+    fence(Ordering::SeqCst);
 }
 
 /// The seldom side.

@@ -1,19 +1,17 @@
 //! A table over wide and sparsely used numbers, such as addresses, that any thread may read without a lock: two
 //! levels, like a processor's page tables. A chapter comes into being when something in it is first needed, and stays
-//! where it is until the table goes, so that a reference to an element holds as long as the table.
+//! where it is until the table goes, so that a reference to an element holds as long as the table. Whoever looks into it
+//! at every call has a clone, which is the same table one step nearer.
 //!
 //! Memory is mapped from the system, zeroed, and costs nothing until it is touched.
 //!
 //! Invariant: `top[c]` is NULL or the first element of chapter `c`; once set it does not change.
-//! Locks: `parts`, among those that add chapters.
+//! Locks: `Memory::parts`, among those that add chapters.
 
 use super::BackendError;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-
-/// Elements of a chapter.
-pub const CHAPTER: u64 = 1 << 15;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a table may consist of: types for which all bytes zero are a value, and which threads may share.
 ///
@@ -25,19 +23,25 @@ unsafe impl Cell for AtomicU64 {}
 // SAFETY: as above.
 unsafe impl Cell for AtomicU8 {}
 
-/// The table.
+/// The table, of chapters of so many elements.
 #[derive(Debug)]
-pub struct Sparse<T: Cell> {
+pub struct Sparse<T: Cell, const CHAPTER: u64> {
     top: NonNull<AtomicPtr<T>>,
     chapters: u64,
-    /// What is mapped for chapters: address and bytes.
+    memory: Arc<Memory>,
+}
+
+/// What is mapped for a table: addresses and bytes.
+#[derive(Debug)]
+struct Memory {
+    top: (usize, usize),
     parts: Mutex<Vec<(usize, usize)>>,
 }
 
 // SAFETY: elements are shared between threads as `Cell` allows; the pointers are to memory of the table's own.
-unsafe impl<T: Cell> Send for Sparse<T> {}
+unsafe impl<T: Cell, const CHAPTER: u64> Send for Sparse<T, CHAPTER> {}
 // SAFETY: as above.
-unsafe impl<T: Cell> Sync for Sparse<T> {}
+unsafe impl<T: Cell, const CHAPTER: u64> Sync for Sparse<T, CHAPTER> {}
 
 fn map(bytes: usize) -> Result<NonNull<u8>, BackendError> {
     // SAFETY: fresh anonymous memory at an address of the system's choice.
@@ -60,18 +64,23 @@ fn map(bytes: usize) -> Result<NonNull<u8>, BackendError> {
     Ok(NonNull::new(at.cast()).expect("nothing is mapped at 0"))
 }
 
-impl<T: Cell> Sparse<T> {
+impl<T: Cell, const CHAPTER: u64> Sparse<T, CHAPTER> {
     /// A table for the numbers below `limit`, with no element yet.
-    pub fn new(limit: u64) -> Result<Sparse<T>, BackendError> {
+    pub fn new(limit: u64) -> Result<Sparse<T, CHAPTER>, BackendError> {
         let chapters = limit.div_ceil(CHAPTER);
-        let top = map(chapters as usize * size_of::<AtomicPtr<T>>())?;
+        let bytes = chapters as usize * size_of::<AtomicPtr<T>>();
+        let top = map(bytes)?;
         Ok(Sparse {
             top: top.cast(),
             chapters,
-            parts: Mutex::new(Vec::new()),
+            memory: Arc::new(Memory {
+                top: (top.addr().get(), bytes),
+                parts: Mutex::new(Vec::new()),
+            }),
         })
     }
 
+    #[inline(always)]
     fn chapter(&self, index: u64) -> Option<&AtomicPtr<T>> {
         // SAFETY: `top` has this many pointers, NULL at first, for as long as the table is.
         (index / CHAPTER < self.chapters)
@@ -79,7 +88,7 @@ impl<T: Cell> Sparse<T> {
     }
 
     /// The element of a number, if its chapter exists.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, index: u64) -> Option<&T> {
         let first = NonNull::new(self.chapter(index)?.load(Ordering::Acquire))?;
         // SAFETY: a chapter has `CHAPTER` elements and stays until the table goes.
@@ -88,7 +97,7 @@ impl<T: Cell> Sparse<T> {
 
     /// Sees to it that the numbers `[from, to)` have elements.
     pub fn cover(&self, from: u64, to: u64) -> Result<(), BackendError> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.memory.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = CHAPTER as usize * size_of::<T>();
         let last = to.div_ceil(CHAPTER);
         let mut next = from / CHAPTER;
@@ -126,14 +135,17 @@ impl<T: Cell> Sparse<T> {
     }
 }
 
-impl<T: Cell> Drop for Sparse<T> {
+impl<T: Cell, const CHAPTER: u64> Clone for Sparse<T, CHAPTER> {
+    fn clone(&self) -> Sparse<T, CHAPTER> {
+        let memory = self.memory.clone();
+        Sparse { memory, ..*self }
+    }
+}
+
+impl Drop for Memory {
     fn drop(&mut self) {
         let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let top = (
-            self.top.addr().get(),
-            self.chapters as usize * size_of::<AtomicPtr<T>>(),
-        );
-        for &(at, bytes) in parts.iter().chain([&top]) {
+        for &(at, bytes) in parts.iter().chain([&self.top]) {
             // SAFETY: mapped by `map` with this length, and nobody has a reference any more.
             unsafe { libc::munmap(ptr::without_provenance_mut(at), bytes) };
         }
@@ -144,9 +156,11 @@ impl<T: Cell> Drop for Sparse<T> {
 mod tests {
     use super::*;
 
+    const CHAPTER: u64 = 1 << 15;
+
     #[test]
     fn elements_are_zero_apart_and_stay_where_they_are() {
-        let table: Sparse<AtomicU64> = Sparse::new(1 << 33).unwrap();
+        let table: Sparse<AtomicU64, CHAPTER> = Sparse::new(1 << 33).unwrap();
         assert!(table.get(0).is_none() && table.get(u64::MAX).is_none());
         table.cover(5 * CHAPTER - 1, 5 * CHAPTER + 1).unwrap();
         assert!(table.get(4 * CHAPTER - 1).is_none() && table.get(6 * CHAPTER).is_none());
@@ -156,7 +170,7 @@ mod tests {
         );
         below.store(1, Ordering::Relaxed);
         above.store(2, Ordering::Relaxed);
-        table.cover(0, 1 << 20).unwrap();
+        table.clone().cover(0, 1 << 20).unwrap();
         assert!(std::ptr::eq(below, table.get(5 * CHAPTER - 1).unwrap()));
         assert_eq!(
             (below.load(Ordering::Relaxed), above.load(Ordering::Relaxed)),

@@ -47,15 +47,20 @@ pub(super) fn guard_quick(
     if process::disturbed() {
         return rest();
     }
-    guard_either(name, quick, rest)
+    match caught(name, || quick().then_some(())) {
+        Some(Ok(())) => weir_status::WEIR_OK,
+        Some(Err(status)) => status,
+        None => rest(),
+    }
 }
 
-#[inline(always)]
-fn guard_either(name: &str, quick: impl FnOnce() -> bool, rest: impl FnOnce() -> weir_status) -> weir_status {
-    match catch_unwind(AssertUnwindSafe(quick)) {
-        Ok(true) => weir_status::WEIR_OK,
-        Ok(false) => rest(),
-        Err(payload) => fail_by_panic(name, &*payload),
+/// Asks for something by which a call is served, if it can be; Err if that panics. It is out of the way of what is asked
+/// before, in which nothing can.
+#[inline(never)]
+pub(super) fn caught<R>(name: &str, ask: impl FnOnce() -> Option<R>) -> Option<Result<R, weir_status>> {
+    match catch_unwind(AssertUnwindSafe(ask)) {
+        Ok(served) => served.map(Ok),
+        Err(payload) => Some(Err(fail_by_panic(name, &*payload))),
     }
 }
 
@@ -87,9 +92,9 @@ mod tests {
             text::last_error(),
             "weir_test: internal error in weir: seven is 7; please report it"
         );
-        let quick = || panic!("eight is {}", 8);
-        let status = guard_either("weir_test", quick, || weir_status::WEIR_OK);
-        assert_eq!(status, weir_status::WEIR_ERROR_INTERNAL);
+        let ask = || -> Option<()> { panic!("eight is {}", 8) };
+        let served = caught("weir_test", ask);
+        assert_eq!(served, Some(Err(weir_status::WEIR_ERROR_INTERNAL)));
         assert_eq!(
             text::last_error(),
             "weir_test: internal error in weir: eight is 8; please report it"

@@ -1,18 +1,18 @@
 //! Pools and their blocks.
 
 use super::args::{self, Out, slice, widen};
-use super::guard::{InChild, guard, guard_quick};
+use super::guard::{InChild, caught, guard};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
 use super::types::{self, weir_pool, weir_stream};
 use super::valgrind;
+use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
 use crate::lifecycle::{defaults, end, order, registry, threads};
 use crate::pool::{Pool, ThreadCache};
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
 
 /// Calls a pool for a request that needs it alive.
 pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
@@ -62,15 +62,14 @@ fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
     }
 }
 
-/// Runs something that ends pools, then settles their blocks with valgrind.
+/// Runs something that ends pools, and settles their blocks with valgrind.
 fn ending(f: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     let result = forgive(f());
     if valgrind::active() {
-        // While the process is exiting, blocks of pools that weir ended may still be freed by their owners.
+        // while the process is exiting, blocks of pools that weir ended may still be freed by their owners
         valgrind::ended(|handle| match registry::POOLS.get(handle) {
-            Ok(_) => true,
             Err(Error::Finalized { .. }) => end::exiting(),
-            Err(_) => false,
+            found => found.is_ok(),
         });
     }
     result
@@ -114,7 +113,7 @@ pub unsafe extern "C" fn weir_pool_create(
         // SAFETY: NULL or the caller's options.
         let (config, cell) = unsafe { options::read(options) }?;
         let handle = end::create(config)?;
-        cell.store(handle, Ordering::Release);
+        cell.store(handle, std::sync::atomic::Ordering::Release);
         out.set(args::pool(handle));
         Ok(())
     })
@@ -289,6 +288,8 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
 }
 
+/// Asks the thread's cache first.
+///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(always)]
@@ -300,22 +301,25 @@ pub(super) unsafe fn alloc(
     on: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let quick = || {
-        if ptr.is_null() {
-            return false;
-        }
-        let at = threads::cached(pool.addr(), stream(on), |cache| {
-            cache.alloc(bytes as u64, alignment as u64)
-        });
-        if let Some(at) = at {
+    let (size, align) = (bytes as u64, alignment as u64);
+    let ask = move |cache: &ThreadCache| match cache.alloc_quick(size, align) {
+        Some(at) => Some(Ok(at)),
+        None => caught(name, move || cache.alloc_rest(size, align)),
+    };
+    let served = match ptr.is_null() || process::disturbed() {
+        true => None,
+        false => threads::cached(pool.addr(), self::stream(on), ask),
+    };
+    match served {
+        Some(Ok(at)) => {
             // SAFETY: not NULL, so the caller promised that it can be written.
             unsafe { ptr.write(pointer(at)) };
+            weir_status::WEIR_OK
         }
-        at.is_some()
-    };
-    // SAFETY: the caller's promise, passed on.
-    let rest = || unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) };
-    guard_quick(name, quick, rest)
+        Some(Err(status)) => status,
+        // SAFETY: the caller's promise, passed on.
+        None => unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) },
+    }
 }
 
 /// # Safety
@@ -380,8 +384,18 @@ pub unsafe extern "C" fn weir_pool_free(
     stream: weir_stream,
 ) -> weir_status {
     let (handle, on) = (pool.addr(), self::stream(stream));
-    let quick = || threads::cached(handle, on, |cache| cache.free(addr(ptr))).is_some();
-    guard_quick("weir_pool_free", quick, || free_guarded(pool, ptr, on))
+    let served = match process::disturbed() {
+        true => None,
+        false => threads::cached(handle, on, move |cache| match cache.free_quick(addr(ptr)) {
+            Some(_) => Some(Ok(())),
+            None => caught("weir_pool_free", move || cache.free_rest(addr(ptr)).map(drop)),
+        }),
+    };
+    match served {
+        Some(Ok(())) => weir_status::WEIR_OK,
+        Some(Err(status)) => status,
+        None => free_guarded(pool, ptr, on),
+    }
 }
 
 #[inline(never)]

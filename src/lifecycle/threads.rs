@@ -115,7 +115,7 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
 #[inline(always)]
 pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
     const { assert!(!std::mem::needs_drop::<Mine>()) };
-    MINE.with(|mine| {
+    MINE.with(move |mine| {
         let slot = &mine.slots[place(pool, stream)];
         if !slot.is_for(pool, stream) {
             return None;

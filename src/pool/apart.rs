@@ -2,7 +2,7 @@
 //! where the device put it.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
-use super::{Named, Pool, index};
+use super::{Named, Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::alloc::size::{GRAIN, round_down};
@@ -60,7 +60,7 @@ impl Pool {
         let page = self.heap.lock().page_for(need, sources);
         let Some(bytes) = page else { return Ok(None) };
         let mut heap = self.add_segment(bytes)?;
-        let index = index(&mut heap, stream);
+        let index = index_for_alloc(&mut heap, stream);
         Ok(Some(serve(&mut heap, index)))
     }
 

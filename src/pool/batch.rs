@@ -1,8 +1,8 @@
 //! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
 
-use super::{Named, Pool, ThreadCache, check_request, index};
-use crate::alloc::cache::LONG;
+use super::{Named, Pool, ThreadCache, check_request, index_for_alloc, index_for_free};
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
 use crate::base::error::Error;
 use crate::base::lock::RankedGuard;
@@ -77,7 +77,7 @@ impl Pool {
             Some(heap) => heap,
             None => held.insert(self.books_for(stream)?),
         };
-        let index = index(heap, stream);
+        let index = index_for_alloc(heap, stream);
         if let Some(at) = heap.alloc(bytes, 0, index) {
             heap.stats.hits += 1;
             return Ok(Addr(at));
@@ -128,7 +128,7 @@ impl Pool {
         });
         let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
-        let index = index(&mut heap, stream);
+        let index = index_for_free(&mut heap, stream);
         let own = own.filter(|_| usable);
         let own = self.still(&mut heap, own, stream);
         let mut longest = 0;

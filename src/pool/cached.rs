@@ -1,10 +1,12 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
-use super::{Named, Pool, index};
-use crate::alloc::cache::{Cache, Kept, ThreadId};
+use super::{Named, Pool, index, index_for_alloc};
+use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::Kept;
+use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -37,21 +39,56 @@ pub struct ThreadCache {
 
 impl ThreadCache {
     /// A block for a request, if the cache has one.
-    #[inline]
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
-        if !self.stream_is_the_same() {
+        // who has nothing need not ask whose the stream is: the pool will
+        if !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
             return None;
         }
         self.cache.take(bytes, align).map(Addr)
     }
 
+    /// The same for what most calls want: a small block, for a declared stream, while the process is not disturbed, of
+    /// which the caller has made sure. Nothing in it can fail.
+    #[inline(always)]
+    pub fn alloc_quick(&self, bytes: u64, align: u64) -> Option<Addr> {
+        match self.declared && align == 0 {
+            true => self.cache.take_small(bytes).map(Addr),
+            false => None,
+        }
+    }
+
+    /// The same for what `alloc_quick` did not do.
+    pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
+        match self.declared && align == 0 {
+            true if bytes <= SMALL_MAX => None,
+            true => self.cache.take(bytes, align).map(Addr),
+            false => self.alloc(bytes, align),
+        }
+    }
+
     /// Keeps a block that is freed, if that is all there is to do; gives its size.
-    #[inline]
     pub fn free(&self, at: Addr) -> Option<u64> {
-        if !self.stream_is_the_same() {
+        if !self.cache.may_keep(at.0) || !self.stream_is_the_same() {
             return None;
         }
         self.cache.keep(at.0)
+    }
+
+    /// The same as `alloc_quick` is to `alloc`.
+    #[inline(always)]
+    pub fn free_quick(&self, at: Addr) -> Option<u64> {
+        match self.declared {
+            true => self.cache.keep_small(at.0),
+            false => None,
+        }
+    }
+
+    /// The same as `alloc_rest`.
+    pub fn free_rest(&self, at: Addr) -> Option<u64> {
+        match self.declared {
+            true => self.cache.keep_larger(at.0),
+            false => self.free(at),
+        }
     }
 
     /// Blocks for all these requests, if the cache has them.
@@ -184,7 +221,7 @@ impl Pool {
     ) -> Result<(), Error> {
         let Some(own) = own else { return Ok(()) };
         let mut heap = self.books()?;
-        let arena = index(&mut heap, stream);
+        let arena = index_for_alloc(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
         heap.flush(Whose::Thread(own.cache.owner), enough);
         Ok(())
@@ -193,7 +230,7 @@ impl Pool {
     /// Takes back what other threads keep: first those of the same stream, then all.
     pub(super) fn flush_others(&self, (len, align): (u64, u64), stream: Named) -> Result<(), Error> {
         let mut heap = self.books()?;
-        let arena = index(&mut heap, stream);
+        let arena = index_for_alloc(&mut heap, stream);
         let enough = |heap: &Heap| heap.fit(len, align, arena).is_some();
         if !(heap.flush(Whose::Stream(arena), enough) && enough(&heap)) {
             heap.flush(Whose::All, enough);

@@ -5,7 +5,7 @@
 //! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
-use super::{Growth, Named, Pool, ThreadCache, index, translate};
+use super::{Growth, Named, Pool, ThreadCache, index, index_for_alloc, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
@@ -182,7 +182,7 @@ impl Pool {
     /// A round that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
     fn as_before(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
-        let stream = index(&mut heap, request.stream);
+        let stream = index_for_alloc(&mut heap, request.stream);
         let (len, align) = Heap::need(request.bytes, request.align);
         if !heap.has_been_given(len) {
             return Ok(None);
@@ -231,20 +231,22 @@ impl Pool {
     /// Looks whether the request can be served by now.
     fn again(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
-        let stream = index(&mut heap, request.stream);
+        let stream = index_for_alloc(&mut heap, request.stream);
         Ok(heap.alloc(request.bytes, request.align, stream))
     }
 
     /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
     /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
     fn learn_what_is_safe(&self, request: Request, own: bool) -> Result<bool, Error> {
-        let (opportunistic, stream) = {
+        let (opportunistic, stream, due) = {
             let mut heap = self.books()?;
-            let stream = index(&mut heap, request.stream);
-            (heap.reuse.opportunistic, stream)
+            let stream = index_for_alloc(&mut heap, request.stream);
+            let due = own.then(|| heap.event_for_all(stream)).flatten();
+            (heap.reuse.opportunistic, stream, due)
         };
         let mut any = if opportunistic {
             self.cover((!own).then_some(stream));
+            self.record_if(due, request.stream, stream);
             self.poll(Some(stream), own)
         } else {
             self.confirm(&Clock::new(), Some(stream))
@@ -330,7 +332,7 @@ impl Pool {
             self.evict((most - budget) as usize + EVICT)?;
             heap = self.heap.lock();
         }
-        let index_now = index(&mut heap, stream);
+        let index_now = index_for_alloc(&mut heap, stream);
         heap.reunite(index_now);
         let Some(mut plan) = heap.plan(len, align, index_now, sources) else {
             return Ok(None);
@@ -338,7 +340,7 @@ impl Pool {
         drop(heap);
         let outcome = self.carry_out(&mut plan);
         let mut heap = self.heap.lock();
-        let index_now = index(&mut heap, stream);
+        let index_now = index_for_alloc(&mut heap, stream);
         if outcome.is_ok() {
             heap.count_moves(&plan);
             grow.made += u64::from(!plan.create.is_empty());
@@ -405,7 +407,7 @@ impl Pool {
             return Ok(());
         };
         let mut heap = self.books()?;
-        let index = index(&mut heap, stream);
+        let index = index_for_alloc(&mut heap, stream);
         let peak = heap.needed;
         let near = self.is_tight(peak);
         let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
@@ -433,7 +435,7 @@ impl Pool {
     /// Makes the stream wait for others that hold freed memory, if that policy is on.
     fn wait_on_streams(&self, request: Request) -> Result<bool, Error> {
         let mut heap = self.books()?;
-        let stream = index(&mut heap, request.stream);
+        let stream = index_for_alloc(&mut heap, request.stream);
         // a graph cannot wait for work outside it
         let waits = request.stream.line.is_some_and(|line| line.capture.is_none());
         if !heap.reuse.internal_dependencies || !waits {
@@ -457,7 +459,7 @@ impl Pool {
             }
         }
         let mut heap = self.books()?;
-        let stream = index(&mut heap, request.stream);
+        let stream = index_for_alloc(&mut heap, request.stream);
         heap.learn(stream, &clock);
         Ok(heap.absorb_known(stream))
     }

@@ -1,0 +1,391 @@
+//! The blocks that a thread's cache keeps, in lists: of a slab's blocks by class, of others by length, 64 lists an octave.
+//! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, in a little pool by
+//! a quarter; a long one by a 256th.
+//!
+//! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
+//! change at nearly every call. An entry is on one list, or on that of spare ones.
+//! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
+
+use super::directory::Piece;
+use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of, round_up};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Blocks a cache can keep.
+const BLOCKS: usize = 2048;
+const NONE: u16 = u16::MAX;
+/// Blocks that are longer than this are long.
+pub const LONG: u64 = 256 << 10;
+/// Lists an octave.
+const STEPS: usize = 64;
+/// Lists of classes: a power of two, so that a class is within them whatever the compiler knows of it.
+const SMALL: usize = CLASSES.next_power_of_two();
+/// Lists in all: those of the classes, and of the lengths from 2^6 grains to `LONG`.
+pub const LISTS: usize = list_of(LONG / GRAIN) + 1;
+/// The number of the long block, behind those of the lists.
+const THE_LONG: usize = LISTS;
+const WORDS: usize = (THE_LONG + 1).div_ceil(64);
+/// A request takes a block that is longer than itself by this shift of its length; and in a little pool by that one.
+const CLOSE: u32 = 4;
+const GENEROUS: u32 = 2;
+/// Blocks of a list that are looked at.
+const LOOK: usize = 8;
+
+#[derive(Debug)]
+struct Entry {
+    at: AtomicU64,
+    /// Unless it is a slab's block.
+    grains: AtomicU64,
+    /// Free of this number, at the latest.
+    seq: AtomicU64,
+    next: AtomicU16,
+}
+
+impl Entry {
+    const fn new() -> Entry {
+        Entry {
+            at: AtomicU64::new(0),
+            grains: AtomicU64::new(0),
+            seq: AtomicU64::new(0),
+            next: AtomicU16::new(NONE),
+        }
+    }
+
+    /// All of them, each with the next one; the last has none.
+    const fn chain() -> [Entry; BLOCKS] {
+        let mut all = [const { Entry::new() }; BLOCKS];
+        let mut id = 1;
+        while id < BLOCKS {
+            all[id - 1].next = AtomicU16::new(id as u16);
+            id += 1;
+        }
+        all
+    }
+}
+
+/// A block on its way back to the heap.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Its address.
+    pub at: u64,
+    /// What it is.
+    pub piece: Piece,
+    /// Number of its free.
+    pub seq: u64,
+}
+
+/// The lists.
+#[derive(Debug)]
+pub struct Lists {
+    entries: Box<[Entry; BLOCKS]>,
+    /// The long block; none if it is of 0 grains.
+    long: Entry,
+    lists: [AtomicU16; LISTS],
+    filled: [AtomicU64; WORDS],
+    spare: AtomicU16,
+    count: AtomicU16,
+    /// A block may be longer than a request by the request's length shifted by this.
+    excess: AtomicU32,
+}
+
+/// The list of lengths of so many grains.
+#[inline]
+const fn list_of(grains: u64) -> usize {
+    let octave = if grains < 64 { 6 } else { grains.ilog2() };
+    let step = (grains >> (octave - 6)) as usize & (STEPS - 1);
+    SMALL + (octave as usize - 6) * STEPS + step
+}
+
+impl Default for Lists {
+    fn default() -> Lists {
+        Lists {
+            entries: Box::new(Entry::chain()),
+            long: Entry::new(),
+            lists: [const { AtomicU16::new(NONE) }; LISTS],
+            filled: [const { AtomicU64::new(0) }; WORDS],
+            spare: AtomicU16::new(0),
+            count: AtomicU16::new(0),
+            excess: AtomicU32::new(CLOSE),
+        }
+    }
+}
+
+impl Lists {
+    /// Takes a block for a request off its list.
+    #[inline]
+    pub fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
+        match class_of(bytes, align) {
+            Some(class) => self.pop_small(class),
+            None => self.pick_larger(bytes, align),
+        }
+    }
+
+    /// Could there be a block for a request? The answer is no only if there is none.
+    pub fn may_have(&self, bytes: u64, align: u64) -> bool {
+        match class_of(bytes, align) {
+            Some(class) => self.lists[class].load(Relaxed) != NONE,
+            None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
+            None => self
+                .filled_from(list_of(bytes / GRAIN))
+                .is_some_and(|list| list != THE_LONG),
+        }
+    }
+
+    #[inline]
+    fn pick_larger(&self, bytes: u64, align: u64) -> Option<Kept> {
+        match bytes {
+            _ if align > GRAIN => None,
+            bytes if bytes > LONG => self.take_long(bytes),
+            bytes => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
+        }
+    }
+
+    /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
+    #[inline]
+    fn entry(&self, id: u16) -> &Entry {
+        &self.entries[usize::from(id) % BLOCKS]
+    }
+
+    /// Is there room for another block?
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        self.spare.load(Relaxed) != NONE
+    }
+
+    /// Puts a block on its list. The caller has seen that there is room.
+    pub fn push(&self, kept: Kept) {
+        match kept.piece {
+            Piece::Small { class } => self.push_small(class, kept.at, kept.seq),
+            Piece::Large { grains } if grains > LONG / GRAIN => {
+                self.mark(THE_LONG, true);
+                self.long.at.store(kept.at, Relaxed);
+                self.long.seq.store(kept.seq, Relaxed);
+                self.long.grains.store(grains, Relaxed);
+            }
+            Piece::Large { grains } => {
+                self.entry(self.spare.load(Relaxed)).grains.store(grains, Relaxed);
+                self.link(list_of(grains), kept.at, kept.seq);
+            }
+        }
+    }
+
+    /// The same for a slab's block.
+    #[inline(always)]
+    pub fn push_small(&self, class: usize, at: u64, seq: u64) {
+        self.link(class % SMALL, at, seq);
+    }
+
+    /// A spare entry becomes the first of a list.
+    #[inline(always)]
+    fn link(&self, list: usize, at: u64, seq: u64) {
+        let id = self.spare.load(Relaxed);
+        debug_assert_ne!(id, NONE);
+        let entry = self.entry(id);
+        self.spare.store(entry.next.load(Relaxed), Relaxed);
+        entry.at.store(at, Relaxed);
+        entry.seq.store(seq, Relaxed);
+        let first = &self.lists[list];
+        let next = first.load(Relaxed);
+        entry.next.store(next, Relaxed);
+        if list >= SMALL && next == NONE {
+            self.mark(list, true);
+        }
+        first.store(id, Relaxed);
+        self.count
+            .store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    #[inline]
+    fn mark(&self, list: usize, filled: bool) {
+        let word = &self.filled[list / 64];
+        let bit = 1 << (list % 64);
+        let bits = word.load(Relaxed);
+        word.store(if filled { bits | bit } else { bits & !bit }, Relaxed);
+    }
+
+    /// Takes the long block if it is of the length that is needed, or hardly longer.
+    #[inline]
+    fn take_long(&self, bytes: u64) -> Option<Kept> {
+        match self.has_long_for(bytes.div_ceil(GRAIN)) {
+            true => self.pop(THE_LONG),
+            false => None,
+        }
+    }
+
+    #[inline]
+    fn has_long_for(&self, grains: u64) -> bool {
+        let kept = self.long.grains.load(Relaxed);
+        kept >= grains && kept - grains <= grains >> 8
+    }
+
+    /// Takes the first block of a class.
+    #[inline(always)]
+    pub fn pop_small(&self, class: usize) -> Option<Kept> {
+        self.pop(class % SMALL)
+    }
+
+    /// Takes the block of that kind that was put on its list last.
+    pub fn pop_like(&self, piece: Piece) -> Option<Kept> {
+        self.pop(match piece {
+            Piece::Small { class } => class,
+            Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
+            Piece::Large { grains } => list_of(grains),
+        })
+    }
+
+    /// Takes one of the longest blocks.
+    pub fn pop_longest(&self) -> Option<Kept> {
+        self.pop(self.last_list()?)
+    }
+
+    /// Takes the first block of a list.
+    #[inline(always)]
+    pub fn pop(&self, list: usize) -> Option<Kept> {
+        if list == THE_LONG {
+            let kept = self.read(&self.long, THE_LONG);
+            self.long.grains.store(0, Relaxed);
+            self.mark(THE_LONG, false);
+            return Some(kept);
+        }
+        let id = self.lists[list].load(Relaxed);
+        (id != NONE).then(|| self.unlink(list, NONE, id))
+    }
+
+    #[inline(always)]
+    fn unlink(&self, list: usize, before: u16, id: u16) -> Kept {
+        let entry = self.entry(id);
+        let next = entry.next.load(Relaxed);
+        if before != NONE {
+            self.entry(before).next.store(next, Relaxed);
+        } else {
+            self.lists[list].store(next, Relaxed);
+            if list >= SMALL && next == NONE {
+                self.mark(list, false);
+            }
+        }
+        entry.next.store(self.spare.load(Relaxed), Relaxed);
+        self.spare.store(id, Relaxed);
+        self.count
+            .store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
+        self.read(entry, list)
+    }
+
+    /// Takes a block of so many grains or hardly more.
+    #[inline]
+    fn fitting(&self, grains: u64) -> Option<Kept> {
+        let list = list_of(grains);
+        let most = grains + (grains >> self.excess.load(Relaxed));
+        let (mut id, mut before) = (self.lists[list].load(Relaxed), NONE);
+        let mut best = (NONE, NONE, most + 1);
+        for _ in 0..LOOK {
+            if id == NONE {
+                break;
+            }
+            let entry = self.entry(id);
+            let length = entry.grains.load(Relaxed);
+            if length == grains {
+                return Some(self.unlink(list, before, id));
+            }
+            if length > grains && length < best.2 {
+                best = (id, before, length);
+            }
+            (before, id) = (id, entry.next.load(Relaxed));
+        }
+        if best.0 != NONE {
+            return Some(self.unlink(list, best.1, best.0));
+        }
+        // in the lists above every block is long enough
+        let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
+        let id = self.lists[above].load(Relaxed);
+        let length = self.entry(id).grains.load(Relaxed);
+        (length <= most).then(|| self.unlink(above, NONE, id))
+    }
+
+    /// The first list from `list` on that has blocks.
+    #[inline]
+    fn filled_from(&self, list: usize) -> Option<usize> {
+        let word = list / 64;
+        let first = |word: usize, mask: u64| {
+            let bits = self.filled.get(word)?.load(Relaxed) & mask;
+            (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
+        };
+        // no block of the word after the next is short enough for a request of this one
+        first(word, u64::MAX << (list % 64)).or_else(|| first(word + 1, u64::MAX))
+    }
+
+    #[inline(always)]
+    fn read(&self, entry: &Entry, list: usize) -> Kept {
+        Kept {
+            at: entry.at.load(Relaxed),
+            piece: match list {
+                class if class < SMALL => Piece::Small { class },
+                _ => Piece::Large {
+                    grains: entry.grains.load(Relaxed),
+                },
+            },
+            seq: entry.seq.load(Relaxed),
+        }
+    }
+
+    /// Bytes of the block that `pop_longest` will give.
+    pub fn longest(&self) -> Option<u64> {
+        let list = self.last_list()?;
+        let entry = match list {
+            THE_LONG => &self.long,
+            list => self.entry(self.lists[list].load(Relaxed)),
+        };
+        Some(self.read(entry, list).piece.bytes())
+    }
+
+    fn last_list(&self) -> Option<usize> {
+        let filled = |word: &usize| self.filled[*word].load(Relaxed) != 0;
+        let Some(word) = (0..WORDS).rev().find(filled) else {
+            let filled = |class: &usize| self.lists[*class].load(Relaxed) != NONE;
+            return (0..CLASSES).rev().find(filled);
+        };
+        let bits = self.filled[word].load(Relaxed);
+        Some(word * 64 + 63 - bits.leading_zeros() as usize)
+    }
+
+    /// Bytes of the long block, 0 if there is none.
+    #[inline(always)]
+    pub fn long_bytes(&self) -> u64 {
+        self.long.grains.load(Relaxed) * GRAIN
+    }
+
+    /// Blocks.
+    pub fn count(&self) -> u64 {
+        u64::from(self.count.load(Relaxed)) + u64::from(self.long_bytes() != 0)
+    }
+
+    /// Are there hardly any places left?
+    pub fn is_full(&self) -> bool {
+        self.count.load(Relaxed) as usize > BLOCKS * 15 / 16
+    }
+
+    /// Whether a request may take a block that is a good deal longer.
+    pub fn set_generous(&self, generous: bool) {
+        self.excess
+            .store(if generous { GENEROUS } else { CLOSE }, Relaxed);
+    }
+
+    /// Blocks of a list.
+    pub fn length(&self, list: usize) -> usize {
+        self.ids(list).count()
+    }
+
+    /// All blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
+        let long = self.longest().filter(|&bytes| bytes > LONG);
+        let long = long.map(|_| self.read(&self.long, THE_LONG));
+        let lists =
+            (0..LISTS).flat_map(move |list| self.ids(list).map(move |id| self.read(self.entry(id), list)));
+        lists.chain(long)
+    }
+
+    /// The entries of a list.
+    fn ids(&self, list: usize) -> impl Iterator<Item = u16> + '_ {
+        let known = |id: u16| (id != NONE).then_some(id);
+        let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
+        std::iter::successors(known(self.lists[list].load(Relaxed)), next)
+    }
+}
