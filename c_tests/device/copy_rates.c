@@ -127,6 +127,7 @@ int main(int argc, char **argv) {
     size_t bytes = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1024) * MiB;
     size_t live = argc > 2 ? strtoull(argv[2], NULL, 10) : 3000;
     double in[WAYS][ROUNDS], out[WAYS][ROUNDS], us[WAYS][ROUNDS];
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was measured is said also where a goal is missed */
     program_begin();
     sides s = sides_open();
     places p = {.bytes = bytes, .stream = s.stream};
