@@ -13,7 +13,7 @@ HOLDS(WEIR_DEVICE_HOST == -1);
 HOLDS(offsetof(weir_pool_options, struct_size) == 0);
 HOLDS(offsetof(weir_pool_stats, struct_size) == 0);
 HOLDS(offsetof(weir_pool_options, device_memory) == 88);
-HOLDS(sizeof(weir_pool_options) == 120);
+HOLDS(sizeof(weir_pool_options) == 128);
 HOLDS(sizeof(weir_stream) == sizeof(void *));
 
 int main(void) { return weir_status_name(WEIR_OK) == 0; }

@@ -208,12 +208,16 @@ impl<P> Registry<P> {
     pub fn handles(&self) -> impl Iterator<Item = usize> + '_ {
         self.occupied.iter().enumerate().flat_map(move |(word, bits)| {
             let bits = bits.load(Ordering::Acquire);
-            (0..64)
-                .filter(move |bit| bits >> bit & 1 == 1)
-                .filter_map(move |bit| {
-                    let handle = self.live[word * 64 + bit].load(Ordering::Acquire);
-                    (handle != 0).then_some(handle)
-                })
+            // one step for each that is set: copies look here
+            let set = std::iter::successors((bits != 0).then_some(bits), |&left| {
+                let left = left & (left - 1);
+                (left != 0).then_some(left)
+            });
+            set.filter_map(move |left| {
+                let place = word * 64 + left.trailing_zeros() as usize;
+                let handle = self.live[place].load(Ordering::Acquire);
+                (handle != 0).then_some(handle)
+            })
         })
     }
 
