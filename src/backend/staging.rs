@@ -24,9 +24,11 @@ use std::time::Duration;
 
 /// What a thread copies at a time.
 const PART: usize = 256 << 10;
-/// The longest piece, and the most pieces that are on their way at a time.
+/// The longest piece, and the most pieces that are on their way at a time: all of them stay in the processor's cache, from which
+/// the stream reads what threads have just written. Beside an H100 (16 cores of a Xeon, 2026-11-21) 1 GiB went in at 49 GB/s
+/// with 6 slots, 45 with 12, 41 with 24, and at 32 and 39 with pieces of twice and half the length.
 const PIECE: usize = 4 << 20;
-const SLOTS: usize = 12;
+const SLOTS: usize = 6;
 /// A thread more is worth its start for so much.
 const SHARE: usize = 2 << 20;
 const THREADS: usize = 16;
