@@ -30,7 +30,7 @@ use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, StreamHandle, Timeline};
-use crate::config::Config;
+use crate::config::{Config, MemoryKind};
 use crate::observe::stats::Stats;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,6 +199,9 @@ impl Pool {
     ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
         let stream = self.name_beside(own, stream)?;
+        if self.config.memory == MemoryKind::Pinned {
+            self.look_at_held();
+        }
         let mut heap = self.books_for_alloc(stream)?;
         let index = index_for_alloc(&mut heap, stream);
         let own = self.still(&mut heap, own, stream);
@@ -260,7 +263,6 @@ impl Pool {
             heap.relieve(&own.cache);
         }
         self.after_frees(heap, stream, index);
-        self.look_at_held();
         Ok(bytes)
     }
 
@@ -278,7 +280,6 @@ impl Pool {
         if over {
             self.apply_threshold();
         }
-        self.look_at_held();
         Ok(bytes)
     }
 

@@ -11,12 +11,13 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 13] = [
+const CHAPTERS: [&str; 14] = [
     "types",
     "status",
     "text",
     "options",
     "pool",
+    "access",
     "copies",
     "batch",
     "stats",

@@ -8,6 +8,7 @@
 // The types carry the names they have in C, and the safety contract of an export is its C comment.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
+pub mod access;
 mod args;
 pub mod batch;
 pub mod capture;

@@ -11,7 +11,8 @@ use crate::config::MemoryKind;
 
 impl Pool {
     /// Looks, if nobody else is about to, which of the work is complete that blocks are held back for: so that the host's
-    /// memory comes back without a miss. A device's is left as it is, since a look changes where blocks will lie.
+    /// memory comes back without a miss. A device's is left as it is, since a look changes where blocks will lie. Not in a
+    /// free, which allocates nothing.
     pub(super) fn look_at_held(&self) {
         if self.config.memory == MemoryKind::Device || !self.backend.usable() {
             return;

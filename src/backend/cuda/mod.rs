@@ -30,8 +30,7 @@ pub use driver::{Driver, open};
 use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use context::{Context, RawEvent, relax};
-use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType};
-use cuda_driver_sys::{CUmemAllocationType, CUresult};
+use cuda_driver_sys::{CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationType, CUresult};
 use graphs::Gone;
 use later::{AllocationProp, LOCATION_DEVICE, LOCATION_HOST_NUMA, Location};
 use memory::Memory;
@@ -220,7 +219,7 @@ fn memory_of(context: &Context, options: Options) -> Result<(Option<Memory>, u64
             options.device
         )));
     }
-    check_handle_types(context, options.handle_types)?;
+    share::check_handle_types(context, options.handle_types)?;
     let prop = AllocationProp {
         kind: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
         requested_handle_types: options.handle_types,
@@ -269,37 +268,6 @@ fn nearest(context: &Context, node: Option<i32>) -> Result<c_int, BackendError> 
             .driver
             .attribute(later::HOST_NUMA_ID, context.device)?
             .max(0)),
-    }
-}
-
-fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError> {
-    const POSIX: u32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as u32;
-    const HAS_POSIX: c_int =
-        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as c_int;
-    let known = [
-        (POSIX, HAS_POSIX, "file descriptors"),
-        (
-            later::MEM_HANDLE_TYPE_FABRIC,
-            later::HANDLE_TYPE_FABRIC_SUPPORTED,
-            "fabric handles",
-        ),
-    ];
-    let mut left = types;
-    for (bit, attribute, what) in known {
-        if types & bit != 0 && context.driver.attribute(attribute, context.device)? == 0 {
-            return Err(BackendError::NotSupported(format!(
-                "ipc_handle_types is {types:#x}, but device {} with this driver cannot export {what} ({bit:#x})",
-                context.ordinal
-            )));
-        }
-        left &= !bit;
-    }
-    match left {
-        0 => Ok(()),
-        left => Err(BackendError::NotSupported(format!(
-            "ipc_handle_types is {types:#x}, and {left:#x} of it is nothing that this system can export; pass 1 for file \
-             descriptors, 8 for the fabric, or 0"
-        ))),
     }
 }
 

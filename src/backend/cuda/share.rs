@@ -6,9 +6,10 @@
 
 use super::context::{Context, relax};
 use super::driver::Driver;
+use super::later;
 use crate::backend::BackendError;
 use crate::base::units::EventHandle;
-use cuda_driver_sys::{CUdevice, CUevent, CUipcEventHandle, CUmemAllocationHandleType};
+use cuda_driver_sys::{CUdevice, CUdevice_attribute, CUevent, CUipcEventHandle, CUmemAllocationHandleType};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -106,4 +107,36 @@ pub(super) fn import_event(own: &Context, words: [u64; 8]) -> Result<EventHandle
     let code = unsafe { open(&raw mut event, handle) };
     own.driver.check("cuIpcOpenEventHandle", code)?;
     Ok(EventHandle(event.expose_provenance()))
+}
+
+/// Can handles of these types, a mask, be exported?
+pub(super) fn check_handle_types(context: &Context, types: u32) -> Result<(), BackendError> {
+    const POSIX: u32 = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as u32;
+    const HAS_POSIX: c_int =
+        CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as c_int;
+    let known = [
+        (POSIX, HAS_POSIX, "file descriptors"),
+        (
+            later::MEM_HANDLE_TYPE_FABRIC,
+            later::HANDLE_TYPE_FABRIC_SUPPORTED,
+            "fabric handles",
+        ),
+    ];
+    let mut left = types;
+    for (bit, attribute, what) in known {
+        if types & bit != 0 && context.driver.attribute(attribute, context.device)? == 0 {
+            return Err(BackendError::NotSupported(format!(
+                "ipc_handle_types is {types:#x}, but device {} with this driver cannot export {what} ({bit:#x})",
+                context.ordinal
+            )));
+        }
+        left &= !bit;
+    }
+    match left {
+        0 => Ok(()),
+        left => Err(BackendError::NotSupported(format!(
+            "ipc_handle_types is {types:#x}, and {left:#x} of it is nothing that this system can export; pass 1 for file \
+             descriptors, 8 for the fabric, or 0"
+        ))),
+    }
 }
