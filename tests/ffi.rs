@@ -6,7 +6,6 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use weir::ffi::access::weir_pool_set_access;
-use weir::ffi::access::*;
 use weir::ffi::batch::*;
 use weir::ffi::host_streams::*;
 use weir::ffi::options::*;
