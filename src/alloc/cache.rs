@@ -21,7 +21,7 @@ use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
 use super::lists::{Kept, LISTS, LONG, Lists};
 use super::order::COMMON;
-use super::size::plain_class;
+use super::size::{SMALL_MAX, plain_class};
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -117,8 +117,20 @@ impl Cache {
     #[inline(always)]
     pub fn take_small(&self, bytes: u64) -> Option<u64> {
         let class = plain_class(bytes)?;
-        let _pass = self.gate.enter()?;
+        let _pass = self.gate.enter_quick()?;
         let kept = self.lists.pop_small(class)?;
+        self.hand_out(kept);
+        Some(kept.at)
+    }
+
+    /// The same where it is of no slab, and aligned as all are.
+    #[inline(always)]
+    pub fn take_larger(&self, bytes: u64) -> Option<u64> {
+        if bytes <= SMALL_MAX {
+            return None;
+        }
+        let _pass = self.gate.enter()?;
+        let kept = self.lists.pick_larger(bytes)?;
         self.hand_out(kept);
         Some(kept.at)
     }
@@ -171,11 +183,12 @@ impl Cache {
     /// The same where it may only be a slab's block. Nothing in it can fail.
     #[inline(always)]
     pub fn keep_small(&self, at: u64) -> Option<u64> {
-        let _pass = self.gate.enter()?;
+        let _pass = self.gate.enter_quick()?;
         self.put_small(at)
     }
 
     /// The same where it is of no slab.
+    #[inline(always)]
     pub fn keep_larger(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
         self.put_larger(at)
@@ -217,6 +230,7 @@ impl Cache {
         Some(self.gain(Piece::Small { class }))
     }
 
+    #[inline(always)]
     fn put_larger(&self, at: u64) -> Option<u64> {
         if !self.has_room() {
             return None;
@@ -288,6 +302,11 @@ impl Cache {
     /// Bytes of the block that `withdraw` will give, one of the longest.
     pub fn longest(&self) -> Option<u64> {
         self.lists.longest()
+    }
+
+    /// Bytes of the long block, which `withdraw` will give; 0 if there is none.
+    pub fn long_bytes(&self) -> u64 {
+        self.lists.long_bytes()
     }
 
     /// Takes a block out, for the heap, which has it as live.

@@ -289,8 +289,11 @@ impl Directory {
     /// A block of another kind that the cache for `arena` kept is handed out.
     #[inline(always)]
     pub fn hand_out_large(&self, at: u64, grains: u64, arena: u32) {
-        let cell = self.cell(at).expect("a cell of the pool");
-        cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
+        let cell = self.cell(at);
+        debug_assert!(cell.is_some(), "{at:#x} is in a cell of the pool");
+        if let Some(cell) = cell {
+            cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
+        }
     }
 
     /// The heap has made a block outside slabs, of so many bytes.

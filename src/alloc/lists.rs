@@ -23,7 +23,9 @@ const SMALL: usize = CLASSES.next_power_of_two();
 pub const LISTS: usize = list_of(LONG / GRAIN) + 1;
 /// The number of the long block, behind those of the lists.
 const THE_LONG: usize = LISTS;
-const WORDS: usize = (THE_LONG + 1).div_ceil(64);
+/// Places for lists: a power of two, like `SMALL`.
+const PLACES: usize = (THE_LONG + 1).next_power_of_two();
+const WORDS: usize = PLACES / 64;
 /// A request takes a block that is longer than itself by this shift of its length; and in a little pool by that one.
 const CLOSE: u32 = 4;
 const GENEROUS: u32 = 2;
@@ -79,7 +81,7 @@ pub struct Lists {
     entries: Box<[Entry; BLOCKS]>,
     /// The long block; none if it is of 0 grains.
     long: Entry,
-    lists: [AtomicU16; LISTS],
+    lists: [AtomicU16; PLACES],
     filled: [AtomicU64; WORDS],
     spare: AtomicU16,
     count: AtomicU16,
@@ -100,7 +102,7 @@ impl Default for Lists {
         Lists {
             entries: Box::new(Entry::chain()),
             long: Entry::new(),
-            lists: [const { AtomicU16::new(NONE) }; LISTS],
+            lists: [const { AtomicU16::new(NONE) }; PLACES],
             filled: [const { AtomicU64::new(0) }; WORDS],
             spare: AtomicU16::new(0),
             count: AtomicU16::new(0),
@@ -115,14 +117,15 @@ impl Lists {
     pub fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
         match class_of(bytes, align) {
             Some(class) => self.pop_small(class),
-            None => self.pick_larger(bytes, align),
+            None if align > GRAIN => None,
+            None => self.pick_larger(bytes),
         }
     }
 
     /// Could there be a block for a request? The answer is no only if there is none.
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
-            Some(class) => self.lists[class].load(Relaxed) != NONE,
+            Some(class) => self.first(class).load(Relaxed) != NONE,
             None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
             None => self
                 .filled_from(list_of(bytes / GRAIN))
@@ -130,12 +133,12 @@ impl Lists {
         }
     }
 
+    /// The same where the block is of no slab, and aligned as those are.
     #[inline]
-    fn pick_larger(&self, bytes: u64, align: u64) -> Option<Kept> {
-        match bytes {
-            _ if align > GRAIN => None,
-            bytes if bytes > LONG => self.take_long(bytes),
-            bytes => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
+    pub fn pick_larger(&self, bytes: u64) -> Option<Kept> {
+        match bytes > LONG {
+            true => self.take_long(bytes),
+            false => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
         }
     }
 
@@ -143,6 +146,12 @@ impl Lists {
     #[inline]
     fn entry(&self, id: u16) -> &Entry {
         &self.entries[usize::from(id) % BLOCKS]
+    }
+
+    /// The first entry of a list.
+    #[inline(always)]
+    fn first(&self, list: usize) -> &AtomicU16 {
+        &self.lists[list % PLACES]
     }
 
     /// Is there room for another block?
@@ -183,7 +192,7 @@ impl Lists {
         self.spare.store(entry.next.load(Relaxed), Relaxed);
         entry.at.store(at, Relaxed);
         entry.seq.store(seq, Relaxed);
-        let first = &self.lists[list];
+        let first = self.first(list);
         let next = first.load(Relaxed);
         entry.next.store(next, Relaxed);
         if list >= SMALL && next == NONE {
@@ -196,7 +205,7 @@ impl Lists {
 
     #[inline]
     fn mark(&self, list: usize, filled: bool) {
-        let word = &self.filled[list / 64];
+        let word = &self.filled[list / 64 % WORDS];
         let bit = 1 << (list % 64);
         let bits = word.load(Relaxed);
         word.store(if filled { bits | bit } else { bits & !bit }, Relaxed);
@@ -246,7 +255,7 @@ impl Lists {
             self.mark(THE_LONG, false);
             return Some(kept);
         }
-        let id = self.lists[list].load(Relaxed);
+        let id = self.first(list).load(Relaxed);
         (id != NONE).then(|| self.unlink(list, NONE, id))
     }
 
@@ -257,7 +266,7 @@ impl Lists {
         if before != NONE {
             self.entry(before).next.store(next, Relaxed);
         } else {
-            self.lists[list].store(next, Relaxed);
+            self.first(list).store(next, Relaxed);
             if list >= SMALL && next == NONE {
                 self.mark(list, false);
             }
@@ -274,7 +283,7 @@ impl Lists {
     fn fitting(&self, grains: u64) -> Option<Kept> {
         let list = list_of(grains);
         let most = grains + (grains >> self.excess.load(Relaxed));
-        let (mut id, mut before) = (self.lists[list].load(Relaxed), NONE);
+        let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
         let mut best = (NONE, NONE, most + 1);
         for _ in 0..LOOK {
             if id == NONE {
@@ -295,7 +304,7 @@ impl Lists {
         }
         // in the lists above every block is long enough
         let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
-        let id = self.lists[above].load(Relaxed);
+        let id = self.first(above).load(Relaxed);
         let length = self.entry(id).grains.load(Relaxed);
         (length <= most).then(|| self.unlink(above, NONE, id))
     }
@@ -331,7 +340,7 @@ impl Lists {
         let list = self.last_list()?;
         let entry = match list {
             THE_LONG => &self.long,
-            list => self.entry(self.lists[list].load(Relaxed)),
+            list => self.entry(self.first(list).load(Relaxed)),
         };
         Some(self.read(entry, list).piece.bytes())
     }
@@ -339,7 +348,7 @@ impl Lists {
     fn last_list(&self) -> Option<usize> {
         let filled = |word: &usize| self.filled[*word].load(Relaxed) != 0;
         let Some(word) = (0..WORDS).rev().find(filled) else {
-            let filled = |class: &usize| self.lists[*class].load(Relaxed) != NONE;
+            let filled = |class: &usize| self.first(*class).load(Relaxed) != NONE;
             return (0..CLASSES).rev().find(filled);
         };
         let bits = self.filled[word].load(Relaxed);
@@ -386,6 +395,6 @@ impl Lists {
     fn ids(&self, list: usize) -> impl Iterator<Item = u16> + '_ {
         let known = |id: u16| (id != NONE).then_some(id);
         let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
-        std::iter::successors(known(self.lists[list].load(Relaxed)), next)
+        std::iter::successors(known(self.first(list).load(Relaxed)), next)
     }
 }

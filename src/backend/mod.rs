@@ -23,6 +23,7 @@ pub mod ipc;
 pub mod ledger;
 pub mod metered;
 pub mod nvtx;
+pub mod own;
 pub mod process;
 pub mod sparse;
 pub mod staging;

@@ -1,11 +1,12 @@
 //! Many blocks at once.
 
 use super::args::{self, check_array, slice, widen};
-use super::guard::{InChild, guard, guard_quick};
+use super::guard::{InChild, guard};
 use super::pool::{addr, give_back, pointer, serve, watched};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
+use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::{order, threads};
@@ -24,36 +25,26 @@ pub unsafe extern "C" fn weir_pool_alloc_batch(
     stream: weir_stream,
     ptrs: *mut *mut c_void,
 ) -> weir_status {
-    let quick = || {
+    guard("weir_pool_alloc_batch", InChild::Refuse, || {
+        let (handle, on) = (args::handle(pool)?, super::pool::stream(stream));
         // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let Ok(sizes) = (unsafe { slice(sizes, count, "sizes") }) else {
-            return false;
+        let sizes = unsafe { slice(sizes, count, "sizes") }?;
+        check_array(ptrs.cast_const(), count, "ptrs")?;
+        let kept = match process::disturbed() {
+            true => None,
+            false => threads::cached(handle, on, |cache| cache.alloc_batch(widen(sizes))),
         };
-        if check_array(ptrs.cast_const(), count, "ptrs").is_err() {
-            return false;
-        }
-        let blocks = threads::cached(pool.addr(), super::pool::stream(stream), |cache| {
-            cache.alloc_batch(widen(sizes))
-        });
-        if let Some(blocks) = &blocks {
+        match kept {
             // SAFETY: the array was checked, and has a place for each block.
-            unsafe { hand_over(blocks.iter().map(|block| Addr(block.at)), ptrs) };
+            Some(blocks) => unsafe { hand_over(blocks.iter().map(|block| Addr(block.at)), ptrs) },
+            None => {
+                let blocks = alloc_batch_beside(handle, widen(sizes), on)?;
+                // SAFETY: as above.
+                unsafe { hand_over(blocks.iter().copied(), ptrs) };
+            }
         }
-        blocks.is_some()
-    };
-    let rest = || {
-        guard("weir_pool_alloc_batch", InChild::Refuse, || {
-            let handle = args::handle(pool)?;
-            // SAFETY: as above.
-            let sizes = unsafe { slice(sizes, count, "sizes") }?;
-            check_array(ptrs.cast_const(), count, "ptrs")?;
-            let blocks = alloc_batch_beside(handle, widen(sizes), super::pool::stream(stream))?;
-            // SAFETY: as above.
-            unsafe { hand_over(blocks.iter().copied(), ptrs) };
-            Ok(())
-        })
-    };
-    guard_quick("weir_pool_alloc_batch", quick, rest)
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -69,10 +60,9 @@ unsafe fn hand_over(blocks: impl Iterator<Item = Addr>, ptrs: *mut *mut c_void) 
 fn alloc_batch_beside(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
     let mut blocks = vec![Addr::default(); sizes.len()];
     serve(handle, |pool| {
-        threads::beside(handle, on, |own| {
+        threads::beside(pool, handle, on, |own| {
             pool.alloc_batch_beside(own, sizes, on, &mut blocks)
         })?;
-        threads::consider(pool, handle, on);
         if watched(pool) {
             let in_flight = order::is_host_stream(on);
             blocks
@@ -96,34 +86,27 @@ pub unsafe extern "C" fn weir_pool_free_batch(
     count: usize,
     stream: weir_stream,
 ) -> weir_status {
-    let quick = || {
+    guard("weir_pool_free_batch", InChild::Ignore, || {
+        let (handle, on) = (args::handle(pool)?, super::pool::stream(stream));
         // SAFETY: NULL, or an array of the caller's with `count` elements.
-        let ptrs = unsafe { slice(ptrs, count, "ptrs") };
-        ptrs.is_ok_and(|ptrs| {
-            let keep = |cache: &ThreadCache| cache.free_batch(addrs(ptrs)).then_some(());
-            threads::cached(pool.addr(), super::pool::stream(stream), keep).is_some()
+        let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
+        let keep = |cache: &ThreadCache| cache.free_batch(addrs(ptrs)).then_some(());
+        if !process::disturbed() && threads::cached(handle, on, keep).is_some() {
+            return Ok(());
+        }
+        give_back(handle, ptrs, |pool| {
+            threads::beside_in_free(pool, handle, on, |own| {
+                pool.free_batch_beside(own, addrs(ptrs), on)
+            })?;
+            // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
+            // thread at a time, and the next owner announces a block after this.
+            if watched(pool) {
+                let in_flight = order::is_host_stream(on);
+                addrs(ptrs).for_each(|at| valgrind::freed(at, in_flight));
+            }
+            Ok(())
         })
-    };
-    let rest = || {
-        guard("weir_pool_free_batch", InChild::Ignore, || {
-            let handle = args::handle(pool)?;
-            // SAFETY: as above.
-            let ptrs = unsafe { slice(ptrs, count, "ptrs") }?;
-            let on = super::pool::stream(stream);
-            give_back(handle, ptrs, |pool| {
-                threads::beside(handle, on, |own| pool.free_batch_beside(own, addrs(ptrs), on))?;
-                threads::consider_in_free(pool, handle, on);
-                // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
-                // thread at a time, and the next owner announces a block after this.
-                if watched(pool) {
-                    let in_flight = order::is_host_stream(on);
-                    addrs(ptrs).for_each(|at| valgrind::freed(at, in_flight));
-                }
-                Ok(())
-            })
-        })
-    };
-    guard_quick("weir_pool_free_batch", quick, rest)
+    })
 }
 
 /// The blocks that an array names.

@@ -2,7 +2,6 @@
 
 use super::status::weir_status;
 use super::text;
-use crate::backend::process;
 use crate::base::error::Error;
 use crate::lifecycle::end;
 use std::any::Any;
@@ -36,34 +35,6 @@ pub(super) fn guard(name: &str, in_child: InChild, body: impl FnOnce() -> Result
     }
 }
 
-/// The same where `quick` serves nearly every call, by itself: true if it did. It is not asked in a process where
-/// something else may have to be looked at before.
-#[inline(always)]
-pub(super) fn guard_quick(
-    name: &str,
-    quick: impl FnOnce() -> bool,
-    rest: impl FnOnce() -> weir_status,
-) -> weir_status {
-    if process::disturbed() {
-        return rest();
-    }
-    match caught(name, || quick().then_some(())) {
-        Some(Ok(())) => weir_status::WEIR_OK,
-        Some(Err(status)) => status,
-        None => rest(),
-    }
-}
-
-/// Asks for something by which a call is served, if it can be; Err if that panics. It is out of the way of what is asked
-/// before, in which nothing can.
-#[inline(never)]
-pub(super) fn caught<R>(name: &str, ask: impl FnOnce() -> Option<R>) -> Option<Result<R, weir_status>> {
-    match catch_unwind(AssertUnwindSafe(ask)) {
-        Ok(served) => served.map(Ok),
-        Err(payload) => Some(Err(fail_by_panic(name, &*payload))),
-    }
-}
-
 #[cold]
 fn fail_by_panic(name: &str, payload: &(dyn Any + Send)) -> weir_status {
     let why = payload
@@ -91,13 +62,6 @@ mod tests {
         assert_eq!(
             text::last_error(),
             "weir_test: internal error in weir: seven is 7; please report it"
-        );
-        let ask = || -> Option<()> { panic!("eight is {}", 8) };
-        let served = caught("weir_test", ask);
-        assert_eq!(served, Some(Err(weir_status::WEIR_ERROR_INTERNAL)));
-        assert_eq!(
-            text::last_error(),
-            "weir_test: internal error in weir: eight is 8; please report it"
         );
         assert_eq!(
             guard("weir_test", InChild::Refuse, || Ok(())),

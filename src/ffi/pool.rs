@@ -1,17 +1,20 @@
 //! Pools and their blocks.
 
 use super::args::{self, Out, slice, widen};
-use super::guard::{InChild, caught, guard};
+use super::guard::{InChild, guard};
 use super::options::{self, weir_pool_options};
 use super::status::weir_status;
 use super::types::{self, weir_pool, weir_stream};
 use super::valgrind;
+use crate::backend::own::Mine;
 use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
-use crate::lifecycle::{defaults, end, order, registry, threads};
+use crate::lifecycle::threads::{self, Caches};
+use crate::lifecycle::{defaults, end, order, registry};
 use crate::pool::{Pool, ThreadCache};
+use std::cell::Ref;
 use std::ffi::{c_int, c_void};
 
 /// Calls a pool for a request that needs it alive.
@@ -269,8 +272,17 @@ pub unsafe extern "C" fn weir_pool_alloc(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
+    let mine = threads::mine();
+    let cache = own_cache(&mine, pool, stream);
+    if let Some(cache) = &cache
+        && !ptr.is_null()
+        && let Some(at) = cache.alloc_small(bytes as u64)
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc("weir_pool_alloc", pool, bytes, 0, stream, ptr) }
+    unsafe { alloc_plain(pool, bytes, stream, ptr, cache) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -288,11 +300,10 @@ pub unsafe extern "C" fn weir_pool_alloc_aligned(
     unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
 }
 
-/// Asks the thread's cache first.
+/// The same as `weir_pool_alloc_aligned`.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
-#[inline(always)]
 pub(super) unsafe fn alloc(
     name: &str,
     pool: *mut weir_pool,
@@ -301,31 +312,80 @@ pub(super) unsafe fn alloc(
     on: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let (size, align) = (bytes as u64, alignment as u64);
-    let ask = move |cache: &ThreadCache| match cache.alloc_quick(size, align) {
-        Some(at) => Some(Ok(at)),
-        None => caught(name, move || cache.alloc_rest(size, align)),
+    let alignment = match alignment {
+        1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256 => 0, // every block's
+        other => other,
     };
-    let served = match ptr.is_null() || process::disturbed() {
+    let mine = threads::mine();
+    if alignment == 0
+        && !ptr.is_null()
+        && let Some(cache) = own_cache(&mine, pool, on)
+        && let Some(at) = cache
+            .alloc_small(bytes as u64)
+            .or_else(|| cache.alloc_larger(bytes as u64))
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr) }
+}
+
+/// The calling thread's cache, if it may be asked without further ado.
+#[inline(always)]
+fn own_cache(
+    mine: &Option<Mine<Caches>>,
+    pool: *mut weir_pool,
+    on: weir_stream,
+) -> Option<Ref<'_, ThreadCache>> {
+    match process::disturbed() {
         true => None,
-        false => threads::cached(pool.addr(), self::stream(on), ask),
-    };
-    match served {
-        Some(Ok(at)) => {
-            // SAFETY: not NULL, so the caller promised that it can be written.
-            unsafe { ptr.write(pointer(at)) };
-            weir_status::WEIR_OK
-        }
-        Some(Err(status)) => status,
-        // SAFETY: the caller's promise, passed on.
-        None => unsafe { alloc_guarded(name, pool, bytes, alignment, on, ptr) },
+        false => mine.as_ref()?.of(pool.addr(), stream(on)),
     }
 }
 
+/// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments, so that
+/// the other one, which nearly all calls of many programs end in, has to keep no register.
+///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_guarded(
+unsafe fn alloc_plain(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    if let Some(cache) = &cache
+        && !ptr.is_null()
+        && let Some(at) = cache.alloc_larger(bytes as u64)
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    drop(cache);
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr) }
+}
+
+/// The caller has its block.
+///
+/// # Safety
+/// `ptr` can be written.
+#[inline(always)]
+unsafe fn hand_out(at: Addr, ptr: *mut *mut c_void) -> weir_status {
+    // SAFETY: the caller's promise.
+    unsafe { ptr.write(pointer(at)) };
+    weir_status::WEIR_OK
+}
+
+/// What is left of a request: the thread's cache where it has to ask the driver whose the stream is, and the pool.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_rest(
     name: &str,
     pool: *mut weir_pool,
     bytes: usize,
@@ -334,10 +394,18 @@ unsafe fn alloc_guarded(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     guard(name, InChild::Refuse, || {
-        let handle = args::handle(pool)?;
+        let (handle, on) = (args::handle(pool)?, stream(on));
+        let (bytes, alignment) = (bytes as u64, alignment as u64);
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(ptr, "ptr") }?;
-        let at = alloc_beside(handle, bytes as u64, alignment as u64, stream(on))?;
+        let kept = match process::disturbed() {
+            true => None,
+            false => threads::cached(handle, on, |cache| cache.alloc_rest(bytes, alignment)),
+        };
+        let at = match kept {
+            Some(at) => at,
+            None => alloc_beside(handle, bytes, alignment, on)?,
+        };
         out.set(pointer(at));
         Ok(())
     })
@@ -356,11 +424,9 @@ fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> 
     serve(handle, |pool| {
         let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
             Some(at) => at,
-            None => {
-                let at = threads::beside(handle, on, |own| pool.alloc_beside(own, bytes, alignment, on))?;
-                threads::consider(pool, handle, on);
-                at
-            }
+            None => threads::beside(pool, handle, on, |own| {
+                pool.alloc_beside(own, bytes, alignment, on)
+            })?,
         };
         if watched(pool) {
             valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
@@ -383,25 +449,36 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
-    let (handle, on) = (pool.addr(), self::stream(stream));
-    let served = match process::disturbed() {
-        true => None,
-        false => threads::cached(handle, on, move |cache| match cache.free_quick(addr(ptr)) {
-            Some(_) => Some(Ok(())),
-            None => caught("weir_pool_free", move || cache.free_rest(addr(ptr)).map(drop)),
-        }),
-    };
-    match served {
-        Some(Ok(())) => weir_status::WEIR_OK,
-        Some(Err(status)) => status,
-        None => free_guarded(pool, ptr, on),
+    let on = self::stream(stream);
+    let mine = threads::mine();
+    let cache = own_cache(&mine, pool, stream);
+    match cache.as_ref().and_then(|cache| cache.free_small(addr(ptr))) {
+        Some(_) => weir_status::WEIR_OK,
+        None => free_rest(pool, ptr, on, cache),
     }
 }
 
+/// As `alloc_plain`.
 #[inline(never)]
-fn free_guarded(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle) -> weir_status {
+fn free_rest(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    if cache.is_some_and(|cache| cache.free_larger(addr(ptr)).is_some()) {
+        return weir_status::WEIR_OK;
+    }
     guard("weir_pool_free", InChild::Ignore, || {
-        free_beside(args::handle(pool)?, ptr, on)
+        let handle = args::handle(pool)?;
+        let kept = match process::disturbed() {
+            true => None,
+            false => threads::cached(handle, on, |cache| cache.free_rest(addr(ptr))),
+        };
+        match kept {
+            Some(_) => Ok(()),
+            None => free_beside(handle, ptr, on),
+        }
     })
 }
 
@@ -417,11 +494,7 @@ pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> 
         }
         match not_asked(handle, on, |cache| cache.free(at)) {
             Some(_) => Ok(()),
-            None => {
-                threads::beside(handle, on, |own| pool.free_beside(own, at, on))?;
-                threads::consider_in_free(pool, handle, on);
-                Ok(())
-            }
+            None => threads::beside_in_free(pool, handle, on, |own| pool.free_beside(own, at, on)).map(drop),
         }
     })
 }

@@ -12,10 +12,11 @@
 
 use super::end;
 use super::registry::POOLS;
+use crate::backend::own::{Mine, Own};
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::mem::ManuallyDrop;
 
 /// Places for caches: a power of two.
@@ -43,6 +44,7 @@ impl Slot {
         }
     }
 
+    #[inline(always)]
     fn is_for(&self, pool: usize, stream: StreamHandle) -> bool {
         self.pool.get() == pool && self.stream.get() == stream.0
     }
@@ -74,7 +76,7 @@ impl Slot {
 }
 
 /// All caches of a thread.
-struct Mine {
+pub struct Caches {
     slots: [Slot; SLOTS],
     /// `AtEnd` is to come, or has been.
     noted: Cell<bool>,
@@ -86,18 +88,16 @@ impl Drop for AtEnd {
     fn drop(&mut self) {
         // in a forked child other threads' locks may be held for ever, and all belongs to the parent
         if !end::forked() {
-            MINE.with(|mine| {
-                for slot in &mine.slots {
-                    slot.set(0, 0, None);
-                }
-            });
+            for slot in &OWN.get().slots {
+                slot.set(0, 0, None);
+            }
         }
     }
 }
 
 thread_local! {
-    static MINE: Mine = const {
-        Mine {
+    static MINE: Caches = const {
+        Caches {
             slots: [const { Slot::new() }; SLOTS],
             noted: Cell::new(false),
         }
@@ -105,97 +105,121 @@ thread_local! {
     static AT_END: AtEnd = const { AtEnd };
 }
 
-#[inline]
+static OWN: Own<Caches> = Own::new(MINE);
+
+#[inline(always)]
 fn place(pool: usize, stream: StreamHandle) -> usize {
     let mixed = (stream.0 ^ pool << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-/// Asks the calling thread's cache for a pool and a stream, if it has one.
+/// The calling thread's caches, if it has asked `cached` before.
 #[inline(always)]
-pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
-    const { assert!(!std::mem::needs_drop::<Mine>()) };
-    MINE.with(move |mine| {
-        let slot = &mine.slots[place(pool, stream)];
+pub fn mine() -> Option<Mine<Caches>> {
+    OWN.known()
+}
+
+impl Caches {
+    /// The one for a pool and a stream, if there is one.
+    #[inline(always)]
+    pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
+        let slot = &self.slots[place(pool, stream)];
         if !slot.is_for(pool, stream) {
             return None;
         }
-        let cache = slot.cache.try_borrow().ok()?;
-        f(cache.as_ref()?)
-    })
+        Ref::filter_map(slot.cache.try_borrow().ok()?, |cache| cache.as_ref()).ok()
+    }
 }
 
-/// Calls a pool for what the thread's cache could not do.
+/// Asks the calling thread's cache for a pool and a stream, if it has one.
+pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    f(&*OWN.get().of(pool, stream)?)
+}
+
+/// Calls a pool for a request that the thread's cache could not serve. Where it has none, but might have served it, it gets
+/// one if that has happened often enough.
 pub fn beside<R>(
-    pool: usize,
+    pool: &Pool,
+    handle: usize,
     stream: StreamHandle,
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    MINE.with(|mine| {
-        let slot = &mine.slots[place(pool, stream)];
-        let cache = slot.cache.try_borrow().ok().filter(|_| slot.is_for(pool, stream));
-        let own = cache.as_ref().and_then(|cache| cache.as_ref());
-        let result = f(own);
-        let ended = own.is_some_and(ThreadCache::is_ended);
-        drop(cache);
-        if ended {
-            slot.set(0, 0, None);
+    beside_with(pool, handle, stream, f, Pool::open_cache)
+}
+
+/// The same for a free.
+pub fn beside_in_free<R>(
+    pool: &Pool,
+    handle: usize,
+    stream: StreamHandle,
+    f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
+) -> Result<R, Error> {
+    beside_with(pool, handle, stream, f, Pool::open_cache_in_free)
+}
+
+#[inline(always)]
+fn beside_with<R>(
+    pool: &Pool,
+    handle: usize,
+    stream: StreamHandle,
+    f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
+    open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
+) -> Result<R, Error> {
+    let mine = OWN.get();
+    let own = mine.of(handle, stream);
+    let result = f(own.as_deref());
+    match own.as_deref().map(ThreadCache::is_ended) {
+        Some(false) => {}
+        Some(true) => {
+            drop(own);
+            mine.slots[place(handle, stream)].set(0, 0, None);
         }
-        result
-    })
+        None if result.is_ok() => consider(&mine, pool, handle, stream, open),
+        None => {}
+    }
+    result
 }
 
-/// A request was served that a cache might have served: opens one if that has happened often enough.
-pub fn consider(pool: &Pool, handle: usize, stream: StreamHandle) {
-    consider_with(pool, handle, stream, Pool::open_cache);
-}
-
-/// The same for a free that a cache might have kept.
-pub fn consider_in_free(pool: &Pool, handle: usize, stream: StreamHandle) {
-    consider_with(pool, handle, stream, Pool::open_cache_in_free);
-}
-
-fn consider_with(
+#[inline(never)]
+fn consider(
+    mine: &Caches,
     pool: &Pool,
     handle: usize,
     stream: StreamHandle,
     open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
-    MINE.with(|mine| {
-        if !pool.has_caches() || !mine.noted.get() && end::exiting() {
-            return;
+    if !pool.has_caches() || !mine.noted.get() && end::exiting() {
+        return;
+    }
+    let slot = &mine.slots[place(handle, stream)];
+    let same = slot.is_for(handle, stream);
+    let taken = slot.has_cache() && POOLS.is_live(slot.pool.get());
+    if same && taken {
+        return;
+    }
+    slot.wanted.set(slot.wanted.get() + 1);
+    if !same {
+        if slot.wanted.get() > if taken { PATIENCE } else { 1 } {
+            slot.set(handle, stream.0, None);
         }
-        let slot = &mine.slots[place(handle, stream)];
-        let same = slot.is_for(handle, stream);
-        let taken = slot.has_cache() && POOLS.is_live(slot.pool.get());
-        if same && taken {
-            return;
+        return;
+    }
+    if slot.wanted.get() >= CALLS {
+        mine.noted.set(true);
+        // at the end of the thread nothing would give a cache back any more
+        if AT_END.try_with(|_| ()).is_ok()
+            && !slot.is_in_use()
+            && let Some(cache) = open(pool, stream)
+        {
+            slot.set(handle, stream.0, Some(cache));
         }
-        slot.wanted.set(slot.wanted.get() + 1);
-        if !same {
-            if slot.wanted.get() > if taken { PATIENCE } else { 1 } {
-                slot.set(handle, stream.0, None);
-            }
-            return;
-        }
-        if slot.wanted.get() >= CALLS {
-            mine.noted.set(true);
-            // at the end of the thread nothing would give a cache back any more
-            if AT_END.try_with(|_| ()).is_ok()
-                && !slot.is_in_use()
-                && let Some(cache) = open(pool, stream)
-            {
-                slot.set(handle, stream.0, Some(cache));
-            }
-        }
-    });
+    }
 }
 
 /// Pools have ended: what the calling thread has of them goes.
 pub fn forget_ended() {
-    MINE.with(|mine| {
-        for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
-            slot.set(0, 0, None);
-        }
-    });
+    let mine = OWN.get();
+    for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
+        slot.set(0, 0, None);
+    }
 }

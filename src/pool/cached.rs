@@ -6,7 +6,6 @@ use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::Kept;
-use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -47,21 +46,29 @@ impl ThreadCache {
         self.cache.take(bytes, align).map(Addr)
     }
 
-    /// The same for what most calls want: a small block, for a declared stream, while the process is not disturbed, of
-    /// which the caller has made sure. Nothing in it can fail.
+    /// The same for a small block, aligned as all are, of a declared stream, while the process is not disturbed, of which the
+    /// caller has made sure. Nothing in it can fail.
     #[inline(always)]
-    pub fn alloc_quick(&self, bytes: u64, align: u64) -> Option<Addr> {
-        match self.declared && align == 0 {
+    pub fn alloc_small(&self, bytes: u64) -> Option<Addr> {
+        match self.declared {
             true => self.cache.take_small(bytes).map(Addr),
             false => None,
         }
     }
 
-    /// The same for what `alloc_quick` did not do.
+    /// The same for a larger one.
+    #[inline(always)]
+    pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
+        match self.declared {
+            true => self.cache.take_larger(bytes).map(Addr),
+            false => None,
+        }
+    }
+
+    /// The same where these two were asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
         match self.declared && align == 0 {
-            true if bytes <= SMALL_MAX => None,
-            true => self.cache.take(bytes, align).map(Addr),
+            true => None,
             false => self.alloc(bytes, align),
         }
     }
@@ -74,19 +81,28 @@ impl ThreadCache {
         self.cache.keep(at.0)
     }
 
-    /// The same as `alloc_quick` is to `alloc`.
+    /// As `alloc_small`.
     #[inline(always)]
-    pub fn free_quick(&self, at: Addr) -> Option<u64> {
+    pub fn free_small(&self, at: Addr) -> Option<u64> {
         match self.declared {
             true => self.cache.keep_small(at.0),
             false => None,
         }
     }
 
-    /// The same as `alloc_rest`.
-    pub fn free_rest(&self, at: Addr) -> Option<u64> {
+    /// As `alloc_larger`.
+    #[inline(always)]
+    pub fn free_larger(&self, at: Addr) -> Option<u64> {
         match self.declared {
             true => self.cache.keep_larger(at.0),
+            false => None,
+        }
+    }
+
+    /// The same where `free_small` and `free_larger` were asked.
+    pub fn free_rest(&self, at: Addr) -> Option<u64> {
+        match self.declared {
+            true => None,
             false => self.free(at),
         }
     }
