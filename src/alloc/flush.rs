@@ -9,7 +9,7 @@ use super::cache::{Cache, Counts, ThreadId};
 use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
-use super::lists::{Kept, LONG};
+use super::lists::Kept;
 use super::node::NodeId;
 use super::order::COMMON;
 use super::size::SMALL_MAX;
@@ -285,11 +285,14 @@ impl Heap {
 
     /// Takes back the long blocks that a thread keeps, one on each of its streams.
     pub fn flush_long(&mut self, owner: ThreadId) {
-        let caches = self.caches.all.iter().filter(|cache| cache.owner == owner);
-        let keeps_long = |cache: &&Arc<Cache>| cache.longest().is_some_and(|bytes| bytes > LONG);
-        let long: Vec<_> = caches.filter(keeps_long).cloned().collect();
-        for cache in long {
-            self.take_back(&cache, cache.longest().expect("its long block"));
+        let mut next = 0;
+        while let Some(cache) = self.caches.all.get(next) {
+            next += 1;
+            let bytes = cache.long_bytes();
+            if cache.owner == owner && bytes > 0 {
+                let cache = cache.clone();
+                self.take_back(&cache, bytes);
+            }
         }
     }
 
