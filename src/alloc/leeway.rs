@@ -13,8 +13,10 @@ const REQUESTS: u64 = 16;
 const OFTEN: u64 = 16;
 /// ...or, once it has grown, one in so many.
 const STILL: u64 = 256;
-/// So many requests of known lengths that moved pages, one after the other, end it: there is some order after all.
+/// So many requests of known lengths that moved pages, one after the other, end it: there is some order after all...
 const AGAIN: u64 = 64;
+/// ...or twice as many after each time that this turned out wrong, up to so many times as many.
+const DOUBTS: u32 = 16;
 /// How much it grows at a time, and at most.
 const STEP: f64 = 1.0 / 32.0;
 const MOST: f64 = 1.0 / 4.0;
@@ -24,6 +26,11 @@ const MOST: f64 = 1.0 / 4.0;
 pub struct Leeway {
     /// Of the peak in use.
     share: f64,
+    /// What it was when there seemed to be some order. If requests move pages as before, there was none: then it is that, and
+    /// more.
+    ended: f64,
+    /// How often that was wrong.
+    doubts: u32,
     /// Requests that moved pages since `since`.
     moved: u64,
     /// Latest moves whose layout was expected to come back.
@@ -37,8 +44,8 @@ impl Leeway {
     pub fn moved(&mut self, allocation: u64, again: bool) {
         if again {
             self.again += 1;
-            if self.again >= AGAIN {
-                self.end();
+            if self.is_any() && self.again >= AGAIN << self.doubts {
+                (self.ended, self.share) = (self.share, 0.0);
             }
             return;
         }
@@ -47,9 +54,12 @@ impl Leeway {
         if self.moved < REQUESTS {
             return;
         }
-        let few = if self.is_any() { STILL } else { OFTEN };
+        let doubtful = self.ended > 0.0;
+        let few = if self.is_any() || doubtful { STILL } else { OFTEN };
         if allocation.wrapping_sub(self.since) < REQUESTS * few {
-            self.share = (self.share + STEP).min(MOST);
+            self.share = (self.share.max(self.ended) + STEP).min(MOST);
+            self.ended = 0.0;
+            self.doubts = (self.doubts + u32::from(doubtful)).min(DOUBTS);
         }
         (self.moved, self.since) = (0, allocation);
     }
@@ -66,7 +76,7 @@ impl Leeway {
 
     /// Memory matters more.
     pub fn end(&mut self) {
-        self.share = 0.0;
+        (self.share, self.ended, self.doubts) = (0.0, 0.0, 0);
     }
 }
 
@@ -103,5 +113,29 @@ mod tests {
         assert!(after(AGAIN - 1, 1, true, grown).is_any());
         let grown = after(REQUESTS, 1, false, Leeway::default());
         assert!(!after(AGAIN, 1, true, grown).is_any());
+    }
+
+    /// What ended too early goes on where it was, and takes longer to end.
+    #[test]
+    fn an_end_that_was_wrong_is_doubted() {
+        let grown = after(2 * REQUESTS, 1, false, Leeway::default());
+        assert_eq!(grown.share(), 2.0 * STEP);
+        let ended = after(AGAIN, 1, true, grown);
+        assert!(!ended.is_any());
+        let rare = after(10 * REQUESTS, STILL, false, ended);
+        assert!(!rare.is_any(), "pages hardly move: there was some order");
+        let wrong = after(REQUESTS, STILL - 1, false, rare);
+        assert_eq!(wrong.share(), 3.0 * STEP);
+        let known = after(2 * AGAIN - 1, 1, true, wrong);
+        assert!(known.is_any());
+        assert!(!after(1, 1, true, known).is_any());
+    }
+
+    #[test]
+    fn it_is_forgotten_where_memory_matters_more() {
+        let mut ended = after(AGAIN, 1, true, after(REQUESTS, 1, false, Leeway::default()));
+        ended.end();
+        let rare = after(REQUESTS, OFTEN, false, ended);
+        assert!(!rare.is_any());
     }
 }
