@@ -158,21 +158,6 @@ impl Heap {
         EVENT_BYTES.max(self.stats.reserved / PART)
     }
 
-    /// What the stream has free that no event covers, if that is worth one: the number to be covered. For a call that
-    /// names the stream, whose memory is looked for.
-    pub fn event_for_all(&mut self, stream: u32) -> Option<u64> {
-        let arena = self.arena(stream);
-        if !self.is_alone(stream) || arena.id.capture.is_some() || arena.reach.is_some() {
-            return None;
-        }
-        let due = self.uncovered_bytes(stream) >= EVENT_BYTES;
-        due.then(|| {
-            let arena = self.arena_mut(stream);
-            arena.advance();
-            arena.seq
-        })
-    }
-
     /// Bytes of the stream's free extents that no event covers.
     pub(super) fn uncovered_bytes(&mut self, stream: u32) -> u64 {
         let nodes = &self.space.nodes;

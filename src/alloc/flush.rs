@@ -326,7 +326,8 @@ impl Heap {
     }
 
     fn return_kept(&mut self, kept: Kept, arena: u32) {
-        let complete = self.is_complete(arena, kept.seq);
+        // whether it is complete by now is chance, on which the layout of a stream that is alone should not depend
+        let complete = self.is_complete(arena, kept.seq) && !self.is_alone(arena);
         match kept.piece {
             Piece::Large { .. } => {
                 let id = self.node_of(kept.at);

@@ -238,15 +238,13 @@ impl Pool {
     /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
     /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
     fn learn_what_is_safe(&self, request: Request, own: bool) -> Result<bool, Error> {
-        let (opportunistic, stream, due) = {
+        let (opportunistic, stream) = {
             let mut heap = self.books()?;
             let stream = index_for_alloc(&mut heap, request.stream);
-            let due = own.then(|| heap.event_for_all(stream)).flatten();
-            (heap.reuse.opportunistic, stream, due)
+            (heap.reuse.opportunistic, stream)
         };
         let mut any = if opportunistic {
             self.cover((!own).then_some(stream));
-            self.record_if(due, request.stream, stream);
             self.poll(Some(stream), own)
         } else {
             self.confirm(&Clock::new(), Some(stream))
