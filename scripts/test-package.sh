@@ -13,6 +13,24 @@ mkdir -p "$work"
 
 step() { printf '== %s\n' "$*"; }
 fail() { printf 'test-package: %s\n' "$*" >&2; exit 1; }
+# example NAME WRAPPER [CMAKE_ARGUMENT...]: examples/NAME, copied out of the sources, builds with the moved prefix and passes its
+# tests, then again with each of its programs under WRAPPER, a list as CMake has them, unless that is empty.
+example() {
+    local name=$1 wrapper=$2 build=$work/$1/build
+    shift 2
+    step "examples/$name, copied out of the sources"
+    cp -r "examples/$name" "$work/$name"
+    if ! { cmake -S "$work/$name" -B "$build" -DCMAKE_PREFIX_PATH="$prefix" "$@" && cmake --build "$build"; } >"$work/$name.log" 2>&1; then
+        cat "$work/$name.log"
+        fail "the build failed"
+    fi
+    ctest --test-dir "$build" --output-on-failure
+    [ -n "$wrapper" ] || return 0
+    # what CMake calls an emulator goes before the program in each test
+    cmake -DCMAKE_CROSSCOMPILING_EMULATOR="$wrapper" "$build" >>"$work/$name.log"
+    grep -qF "${wrapper%%;*}" "$build/CTestTestfile.cmake" || fail "the tests of examples/$name do not run under ${wrapper%%;*}"
+    ctest --test-dir "$build" --output-on-failure
+}
 tree() { (cd "$1" && find . \( -type f -o -type l \) -printf '%P %m %l\n' | sort); }
 
 step "make install and cmake --install give the same files"
@@ -58,37 +76,17 @@ ctest --test-dir "$work/by-cmake" --output-on-failure
 readelf -d "$work/by-cmake/c_shared" | grep -qF "[libweir.so.$major]" || fail "c_shared does not need libweir.so.$major"
 if readelf -d "$work/by-cmake/c_static" | grep -F libweir; then fail "c_static needs the shared library"; fi
 
-step "the C++ examples, copied out of the sources"
-cp -r examples/clients "$work/clients"
 headers=$source/build/cccl/current/nvidia/cu13/include
 [ -e "$headers/cccl/cuda/memory_resource" ] || fail "$headers lacks NVIDIA's C++ headers; run scripts/setup.sh"
-cmake -S "$work/clients" -B "$work/clients/build" -DCMAKE_PREFIX_PATH="$prefix" \
-    -DCLIENTS_CCCL="$headers/cccl" -DCLIENTS_CUDA="$headers" >>"$work/cmake.log"
-cmake --build "$work/clients/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/clients/build" --output-on-failure
-step "the example of copies, copied out of the sources"
-cp -r examples/copy_pipeline "$work/copy_pipeline"
-cmake -S "$work/copy_pipeline" -B "$work/copy_pipeline/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
-cmake --build "$work/copy_pipeline/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/copy_pipeline/build" --output-on-failure
-
-
-step "the Kokkos example, copied out of the sources"
-cp -r examples/kokkos "$work/kokkos"
-cmake -S "$work/kokkos" -B "$work/kokkos/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log" 2>&1
-cmake --build "$work/kokkos/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/kokkos/build" --output-on-failure
-step "the example of two processes, copied out of the sources"
-cp -r examples/share_two_processes "$work/share_two_processes"
-cmake -S "$work/share_two_processes" -B "$work/share_two_processes/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log"
-cmake --build "$work/share_two_processes/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/share_two_processes/build" --output-on-failure
-
-step "the Kokkos example, copied out of the sources"
-cp -r examples/kokkos "$work/kokkos"
-cmake -S "$work/kokkos" -B "$work/kokkos/build" -DCMAKE_PREFIX_PATH="$prefix" >>"$work/cmake.log" 2>&1
-cmake --build "$work/kokkos/build" >>"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; fail "the build failed"; }
-ctest --test-dir "$work/kokkos/build" --output-on-failure
+strict=""
+if command -v valgrind >/dev/null; then
+    strict="$(command -v valgrind);-q;--leak-check=full;--show-leak-kinds=all;--errors-for-leak-kinds=all;--error-exitcode=9"
+fi
+example clients "$strict" -DCLIENTS_CCCL="$headers/cccl" -DCLIENTS_CUDA="$headers"
+example copy_pipeline "$strict"
+example kokkos "$strict"
+# not under valgrind: it starts itself by /proc/self/exe, which is valgrind then (c_tests/share does without)
+example share_two_processes ""
 
 step "nothing here needs CUDA"
 for file in "$prefix/lib/libweir.so" "$work/by-cmake/c_shared" "$work/by-cmake/c_static"; do
@@ -118,7 +116,8 @@ for language in c cpp; do
 done
 
 step "weir as a subdirectory"
-cmake -S c_tests/consumer -B "$work/subdirectory" -DWEIR_SOURCE="$source" -DWEIR_CARGO_PROFILE=dev >"$work/subdirectory.log"
+cmake -S c_tests/consumer -B "$work/subdirectory" -DWEIR_SOURCE="$source" -DWEIR_CARGO_PROFILE=dev \
+    -DWEIR_CARGO_FLAGS=--config=profile.dev.opt-level=0 >"$work/subdirectory.log"
 cmake --build "$work/subdirectory" >>"$work/subdirectory.log" 2>&1 || { cat "$work/subdirectory.log"; fail "the build failed"; }
 ctest --test-dir "$work/subdirectory" --output-on-failure
 cmake --install "$work/subdirectory" --prefix "$work/nothing" >/dev/null

@@ -4,7 +4,6 @@
 #include "../contents.h"
 #include <dirent.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/wait.h>
 
 enum { POOLS = 4 };
@@ -76,10 +75,11 @@ static void in_forked_child(void) {
             CHECK_OK(weir_pool_destroy(pool[i]));
         }
         CHECK_OK(weir_finalize());
-        raise(SIGKILL); /* no leak checker judges the copied heap */
+        execl("/bin/true", "true", NULL); /* no leak checker judges the copied heap, or reads gigabytes of what was copied with it */
+        _exit(1);
     }
     CHECK_EQUAL(waitpid(child, &status, 0), child);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* The pools of the program: destroyed after weir's own exit handlers, which have ended the threads. */

@@ -65,11 +65,6 @@ impl Ledger {
         self.reservations.len() as u64
     }
 
-    /// Their addresses and sizes.
-    pub fn reservation_list(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
-        self.reservations.iter().map(|(&at, &bytes)| (Addr(at), bytes))
-    }
-
     /// Bytes of address space reserved.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved
