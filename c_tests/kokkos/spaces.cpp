@@ -137,7 +137,7 @@ void instances() {
     Kokkos::deep_copy(found, wrong);
     CHECK_EQUAL(found, 0);
     CHECK_EQUAL(pool.stats().used_bytes, 0);
-    CHECK(pool.stats().reserved_bytes <= 8 * MiB);
+    CHECK(pool.stats().reserved_bytes <= 32 * MiB); // less than half of what all blocks together are; pages of GPUs are large
     CHECK(Space(*one).get_pool() == Space().get_pool());
 }
 
