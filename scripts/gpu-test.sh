@@ -43,13 +43,14 @@ Steps:
   growing_sorts    sorts of a growing vector up to nine tenths of the card, with Thrust's own caching allocator and with weir
   rmm              RMM's containers, adaptors and current resource with weir; needs --wheels
   cccl_memcheck    the programs of thrust and rmm under memcheck with its leak check
+  examples_memcheck  the examples of Thrust and RMM under the same
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
-  kokkos           the Kokkos tests and example with the Kokkos of --kokkos; without one they are not run
+  kokkos           the Kokkos tests and example, also under memcheck, with the Kokkos of --kokkos; without one they are not run
 END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard nvtx ring nccl thrust growing_sorts rmm cccl_memcheck clients kokkos)
+steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -272,6 +273,14 @@ cccl_memcheck() {
     "${check[@]}" "$gpu/gpu.rmm" || return 1
     echo "note: nothing found in cuda::mr, Thrust and RMM with weir"
 }
+# Those of examples/clients that use a GPU; the others run under valgrind where there is none (scripts/test-package.sh).
+examples_memcheck() {
+    local check=(sanitized --tool memcheck --leak-check full --report-api-errors no)
+    "${check[@]}" "$examples/growing_sorts" weir 0.25 || return 1
+    have_rmm || { echo "note: nothing found in growing_sorts; no RMM (--wheels)"; return; }
+    "${check[@]}" "$examples/rmm_buffers" || return 1
+    echo "note: nothing found in growing_sorts and rmm_buffers"
+}
 
 clients() {
     python3 -B scripts/gpu-clients.py --prefix "$prefix" --steps $((quick ? 30 : 100)) || return 1
@@ -287,8 +296,9 @@ kokkos() {
     grep -q '^#define KOKKOS_ENABLE_CUDA$' "$kokkos/include/KokkosCore_config.h" || { echo "note: this Kokkos has no CUDA"; return 1; }
     cmake --build "$out/kokkos" --parallel "$jobs" && cmake --build "$out/kokkos/example" || return 1
     ctest --test-dir "$out/kokkos" --output-on-failure --no-tests=error &&
-        ctest --test-dir "$out/kokkos/example" --output-on-failure --no-tests=error || return 1
-    echo "note: Kokkos $(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$kokkos"/lib*/cmake/Kokkos/KokkosConfigVersion.cmake): $(ctest --test-dir "$out/kokkos" -N | tail -n 1 | tr -dc 0-9) tests, the memory checker's with them, and the example"
+        ctest --test-dir "$out/kokkos/example" --output-on-failure --no-tests=error &&
+        sanitized --tool memcheck --leak-check full "$out/kokkos/example/heat" || return 1
+    echo "note: Kokkos $(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$kokkos"/lib*/cmake/Kokkos/KokkosConfigVersion.cmake): $(ctest --test-dir "$out/kokkos" -N | tail -n 1 | tr -dc 0-9) tests, the memory checker's with them, and the example, alone and under it"
 }
 
 export -f c_tests program sanitized replayed planted have_rmm
@@ -317,6 +327,7 @@ step thrust 90 thrust
 step growing_sorts 120 growing_sorts
 step rmm 90 rmm
 step cccl_memcheck 180 cccl_memcheck
+step examples_memcheck 120 examples_memcheck
 step clients 300 clients
 step kokkos 300 kokkos
 

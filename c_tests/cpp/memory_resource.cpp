@@ -10,6 +10,15 @@ namespace {
 
 weir::pool a_pool(uint64_t max_bytes = 0) { return weir::pool(check_options(max_bytes)); }
 
+#if CCCL_VERSION >= 3002000
+// cuda::make_buffer, told no properties, asks for these.
+using cuda::mr::properties_list;
+static_assert(std::is_same_v<weir::device_memory_resource::default_queries, properties_list<cuda::mr::device_accessible>>);
+static_assert(std::is_same_v<weir::pinned_memory_resource::default_queries,
+                             properties_list<cuda::mr::device_accessible, cuda::mr::host_accessible>>);
+static_assert(std::is_same_v<weir::host_memory_resource::default_queries, properties_list<cuda::mr::host_accessible>>);
+#endif
+
 template <class Resource>
 void allocates(Resource resource, cuda::stream_ref stream) {
     for (size_t alignment = 1; alignment <= 64 * KiB; alignment *= 2) {

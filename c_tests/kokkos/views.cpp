@@ -212,7 +212,7 @@ void instances() {
     int found = -1;
     Kokkos::deep_copy(found, wrong);
     CHECK_EQUAL(found, 0);
-    CHECK(pool.stats().reserved_bytes <= 8 * MiB);
+    CHECK(pool.stats().reserved_bytes <= 32 * MiB); // less than half of what all blocks together are; pages of GPUs are large
 }
 
 void threads() {

@@ -67,6 +67,11 @@ class basic_memory_resource {
     static_assert(on_device || on_host, "somebody must be able to use the memory");
 
   public:
+#if CCCL_VERSION >= 3002000
+    /** What cuda::make_buffer takes for the properties of a buffer if it is told none. */
+    using default_queries = cuda::mr::properties_list<Properties...>;
+#endif
+
     explicit basic_memory_resource(pool from) : pool_(std::move(from)) {
         const weir_memory memory = pool_.memory();
         if ((on_device && memory == WEIR_MEMORY_HOST) || (on_host && memory == WEIR_MEMORY_DEVICE)) {
