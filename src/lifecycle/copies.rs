@@ -18,7 +18,7 @@ use crate::backend::{BackendError, transfer};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::{Config, MemoryKind};
-use crate::pool::Pool;
+use crate::pool::{Chunk, Pool, SHORT};
 use std::sync::Arc;
 
 /// What to copy, and where to.
@@ -227,26 +227,66 @@ pub fn copy_staged(
     }
     let error = |error| stream_error(stream, error);
     let way = queue.way(copy).map_err(error)?;
-    let staged = Staged {
-        to: copy.to,
-        from: copy.from,
-        bytes: copy.bytes,
+    if let Way::In | Way::Out = way
+        && let Ok(pool) = queue.staging_pool(config)
+    {
+        if copy.bytes <= SHORT {
+            let line = queue.identity().map_err(error)?;
+            if let Ok(chunk) = pool.chunk(line, copy.bytes, stream) {
+                return through_chunk(chunk, &pool, copy, &way, stream, &queue);
+            }
+        }
+        let staged = Staged {
+            to: copy.to,
+            from: copy.from,
+            bytes: copy.bytes,
+        };
+        if let Some(slots) = Slots::take(&staged, pool) {
+            let done = match way {
+                Way::In => staged.into_stream(&slots.at, &queue),
+                _ => staged.out_of_stream(&slots.at, &queue),
+            };
+            let given_back = slots.give_back(stream);
+            return done.map_err(error).and(given_back);
+        }
+    }
+    queue_copy(copy, stream, &queue)?;
+    queue.moment().map_err(error)?.wait();
+    Ok(())
+}
+
+fn through_chunk(
+    mut chunk: Chunk,
+    pool: &Pool,
+    copy: Copy,
+    way: &Way,
+    stream: StreamHandle,
+    queue: &Queue,
+) -> Result<(), Error> {
+    let (piece, bytes) = (chunk.piece(copy.bytes), copy.bytes as usize);
+    let (to, from) = match way {
+        Way::In => {
+            transfer::copy(piece, copy.from, bytes);
+            (copy.to, piece)
+        }
+        _ => (piece, copy.from),
     };
-    let slots = match way {
-        Way::Direct => None,
-        Way::In | Way::Out => Slots::take(&staged, queue.staging_pool(config)),
-    };
-    let Some(slots) = slots else {
-        queue_copy(copy, stream, &queue)?;
-        queue.moment().map_err(error)?.wait();
-        return Ok(());
-    };
-    let done = match way {
-        Way::In => staged.into_stream(&slots.at, &queue),
-        _ => staged.out_of_stream(&slots.at, &queue),
-    };
-    let given_back = slots.give_back(stream);
-    done.map_err(error).and(given_back)
+    match queue.copy(to, from, copy.bytes).and_then(|()| queue.moment()) {
+        Ok(moment) => {
+            if let Way::Out = way {
+                moment.wait();
+                transfer::copy(copy.to, piece, bytes);
+            }
+            chunk.used_until(moment);
+            pool.keep_chunk(chunk);
+            Ok(())
+        }
+        Err(error) => {
+            // the copy may have been queued, and no moment is known behind it
+            pool.free_chunk(chunk, stream)
+                .and(Err(stream_error(stream, error)))
+        }
+    }
 }
 
 /// Blocks that pieces of a copy go through.
@@ -257,8 +297,7 @@ struct Slots {
 
 impl Slots {
     /// As many as can be had; None: there is no memory for any.
-    fn take(staged: &Staged, pool: Result<Arc<Pool>, Error>) -> Option<Slots> {
-        let pool = pool.ok()?;
+    fn take(staged: &Staged, pool: Arc<Pool>) -> Option<Slots> {
         let (bytes, count) = staged.slots();
         let slot = |_| pool.alloc(bytes, 0, StreamHandle::HOST).ok();
         let at: Vec<Addr> = (0..count).map_while(slot).collect();

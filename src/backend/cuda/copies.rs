@@ -14,7 +14,7 @@ use crate::backend::staging::{CopyQueue, Moment};
 use crate::base::units::{Addr, StreamHandle};
 use cuda_driver_sys::{CUcontext, CUresult};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The driver, if this process has it.
 pub fn driver() -> Option<&'static Driver> {
@@ -27,6 +27,8 @@ pub fn driver() -> Option<&'static Driver> {
 pub struct Stream {
     driver: &'static Driver,
     named: StreamHandle,
+    /// That of the stream's device, once somebody has asked.
+    context: OnceLock<Arc<Context>>,
     /// Made current for as long as this lives, if none was.
     _current: Option<Entered>,
 }
@@ -43,6 +45,7 @@ impl Stream {
         let mut stream = Stream {
             driver,
             named,
+            context: OnceLock::new(),
             _current: None,
         };
         if context::current(driver)? == 0 {
@@ -87,7 +90,17 @@ impl Stream {
     }
 
     /// The context of the stream: its device's primary one.
-    fn context(&self) -> Result<Arc<Context>, BackendError> {
+    fn context(&self) -> Result<&Arc<Context>, BackendError> {
+        match self.context.get() {
+            Some(known) => Ok(known),
+            None => {
+                let found = self.find_context()?;
+                Ok(self.context.get_or_init(|| found))
+            }
+        }
+    }
+
+    fn find_context(&self) -> Result<Arc<Context>, BackendError> {
         let now = context::current(self.driver)?;
         let handle = match self.driver.symbols.stream_get_ctx {
             Some(get) if !streams::is_built_in(self.named) => {
@@ -159,7 +172,7 @@ impl CopyQueue for Stream {
         let context = self.context()?;
         let recorded = Recorded {
             event: context.event()?,
-            context,
+            context: context.clone(),
         };
         // SAFETY: an event of the stream's context that nobody else has, and the program's stream.
         let code = unsafe { (self.driver.symbols.event_record)(recorded.event.handle(), handle(self.named)) };
