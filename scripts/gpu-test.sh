@@ -166,7 +166,7 @@ build() {
 c_tests() { ctest --test-dir "$tests" --parallel "$jobs" --output-on-failure --no-tests=error "$@"; }
 
 device() { c_tests -R '\.device\.' -E '^teardown|^share|^hazard\.|^copy_rates|sanitizer$'; }
-share() { c_tests -R '^share\.device'; }
+share() { c_tests -R '^share\.'; }
 teardown() { c_tests -R '^teardown.*\.device' -E 'sanitizer$'; }
 memcheck() { c_tests -R 'device\.shared\.sanitizer$' -E '^share'; } # the static library is the same code
 

@@ -94,6 +94,14 @@ impl Queue {
         }
     }
 
+    /// The same for who keeps them; None: a stream that is no more may have had them, and still have work in flight.
+    fn lasting_identity(&self) -> Result<Option<deferred::Line>, BackendError> {
+        match self {
+            Queue::Driver(stream) if !stream.has_identity() => Ok(None),
+            _ => self.identity().map(Some),
+        }
+    }
+
     /// Refuses a stream whose work is captured: what is to happen when it is complete would have to happen at each launch.
     fn refuse_captured(&self, what: &str) -> Result<(), Error> {
         match self {
@@ -230,11 +238,11 @@ pub fn copy_staged(
     if let Way::In | Way::Out = way
         && let Ok(pool) = queue.staging_pool(config)
     {
-        if copy.bytes <= SHORT {
-            let line = queue.identity().map_err(error)?;
-            if let Ok(chunk) = pool.chunk(line, copy.bytes, stream) {
-                return through_chunk(chunk, &pool, copy, &way, stream, &queue);
-            }
+        if copy.bytes <= SHORT
+            && let Some(line) = queue.lasting_identity().map_err(error)?
+            && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
+        {
+            return through_chunk(chunk, &pool, copy, &way, stream, &queue);
         }
         let staged = Staged {
             to: copy.to,
@@ -271,13 +279,13 @@ fn through_chunk(
         }
         _ => (piece, copy.from),
     };
-    match queue.copy(to, from, copy.bytes).and_then(|()| queue.moment()) {
-        Ok(moment) => {
+    let queued = queue.copy(to, from, copy.bytes);
+    match queued.and_then(|()| chunk.used(stream, || queue.moment())) {
+        Ok(()) => {
             if let Way::Out = way {
-                moment.wait();
+                chunk.wait();
                 transfer::copy(copy.to, piece, bytes);
             }
-            chunk.used_until(moment);
             pool.keep_chunk(chunk);
             Ok(())
         }

@@ -47,9 +47,23 @@ impl Chunk {
         at
     }
 
-    /// A copy through it was queued before this moment.
-    pub fn used_until(&mut self, moment: Arc<dyn Moment>) {
-        self.until = Some(moment);
+    /// A copy through it has just been queued on its stream. `moment` takes a moment there.
+    pub fn used<E>(
+        &mut self,
+        stream: StreamHandle,
+        moment: impl FnOnce() -> Result<Arc<dyn Moment>, E>,
+    ) -> Result<(), E> {
+        if !self.until.as_ref().is_some_and(|known| known.move_on(stream)) {
+            self.until = Some(moment()?);
+        }
+        Ok(())
+    }
+
+    /// Waits for the copies through it.
+    pub fn wait(&self) {
+        if let Some(moment) = &self.until {
+            moment.wait();
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -111,8 +125,8 @@ impl Pool {
         let chunks = mem::take(&mut *self.chunks.lock());
         let mut any = false;
         for chunk in chunks {
-            if wait && let Some(moment) = &chunk.until {
-                moment.wait();
+            if wait {
+                chunk.wait();
             }
             if chunk.is_over() {
                 any |= self.free_synced(chunk.at).is_ok();
