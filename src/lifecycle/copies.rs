@@ -19,7 +19,14 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::{Config, MemoryKind};
 use crate::pool::{Chunk, Pool, SHORT};
+use std::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// The stream that this thread's last staged copy was on, and the pool it went through, so that short copies in a row
+    /// need not ask the driver for the device. Has no destructor.
+    static LAST: Cell<(Option<deferred::Line>, usize)> = const { Cell::new((None, 0)) };
+}
 
 /// What to copy, and where to.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +122,21 @@ impl Queue {
         }
     }
 
-    /// The pool that pieces of copies on this stream go through.
-    fn staging_pool(&self, config: impl FnOnce() -> Result<Config, Error>) -> Result<Arc<Pool>, Error> {
+    /// The pool that pieces of copies on this stream go through; `line` is its lasting identity.
+    fn staging_pool(
+        &self,
+        line: Option<deferred::Line>,
+        config: impl FnOnce() -> Result<Config, Error>,
+    ) -> Result<Arc<Pool>, Error> {
+        // the default stream of a thread is another one on each device
+        let line = line.filter(|_| !matches!(self, Queue::Driver(stream) if stream.is_per_thread()));
+        let (last, handle) = LAST.get();
+        if line.is_some()
+            && line == last
+            && let Ok(pool) = POOLS.get(handle)
+        {
+            return Ok(pool);
+        }
         let handle = match self {
             Queue::Driver(stream) => {
                 let device = stream.device().map_err(backend_error)?;
@@ -124,6 +144,7 @@ impl Queue {
             }
             Queue::Host(_) | Queue::None => defaults::staging_pool(defaults::HOST, config)?,
         };
+        LAST.set((line, handle));
         POOLS.get(handle)
     }
 
@@ -235,11 +256,12 @@ pub fn copy_staged(
     }
     let error = |error| stream_error(stream, error);
     let way = queue.way(copy).map_err(error)?;
+    let line = queue.lasting_identity().map_err(error)?;
     if let Way::In | Way::Out = way
-        && let Ok(pool) = queue.staging_pool(config)
+        && let Ok(pool) = queue.staging_pool(line, config)
     {
         if copy.bytes <= SHORT
-            && let Some(line) = queue.lasting_identity().map_err(error)?
+            && let Some(line) = line
             && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
         {
             return through_chunk(chunk, &pool, copy, &way, stream, &queue);

@@ -67,7 +67,7 @@ impl Stream {
 
     /// Two numbers that tell it from other streams, as far as this driver can. It is not being captured.
     pub fn identity(&self) -> Result<(u64, u64), BackendError> {
-        if self.named.0 == streams::PER_THREAD {
+        if self.is_per_thread() {
             return Ok((2, streams::thread()));
         }
         if streams::is_built_in(self.named) {
@@ -82,6 +82,11 @@ impl Stream {
             driver::SUCCESS => Ok((4, id)),
             code => Err(self.driver.stream_error("cuStreamGetId", code)),
         }
+    }
+
+    /// Is it the calling thread's default stream of the device that is current?
+    pub fn is_per_thread(&self) -> bool {
+        self.named.0 == streams::PER_THREAD
     }
 
     /// Do these numbers tell it from streams that had its handle before?
