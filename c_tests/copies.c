@@ -148,8 +148,8 @@ static void a_staged_copy_does_not_wait(void) {
 
 /* What it goes through is nobody's before it is complete, and comes back by itself, also when the stream has gone. */
 static void short_copies_keep_no_memory(void) {
-    if (!check_on_device()) {
-        return; /* there nobody can ask for that pool */
+    if (!check_on_device() || check_under("sanitizer")) {
+        return; /* on the host nobody can ask for that pool; under compute-sanitizer a driver's call here waits for the gate */
     }
     sides s = sides_open();
     weir_pool *pool;
