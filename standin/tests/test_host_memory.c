@@ -69,6 +69,44 @@ static void a_copy_reads_it_when_it_runs(void) {
     end();
 }
 
+static void work_a_while(void *done) {
+    usleep(20000);
+    *(volatile int *)done = 1;
+}
+
+/* It waits for what is queued before it; by way of a device nothing does. */
+static void a_copy_within_it_is_made_before_the_call_returns(void) {
+    begin();
+    struct gate gate = GATE;
+    CUstream stream = stream_of(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr at = reserved(PAGE), there = mapped(PAGE);
+    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
+    OK(cuMemMap(at, PAGE, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(access_by_both(at, PAGE));
+    char *pinned = NULL;
+    OK(cuMemHostAlloc((void **)&pinned, 64, 0));
+    strcpy(pinned, "first");
+    int done = 0;
+    OK(cuLaunchHostFunc(stream, work_a_while, &done));
+    OK(cuMemcpyHtoDAsync_v2(at, pinned, 16, stream));
+    IS(done, 1);
+    OK(cuStreamQuery(stream));
+    CHECK(strcmp((const char *)bytes_at(at), "first") == 0);
+    OK(cuLaunchHostFunc(stream, gate_work, &gate));
+    OK(cuMemcpyHtoDAsync_v2(there, pinned, 16, stream));
+    OK(cuMemcpyDtoHAsync_v2((void *)(uintptr_t)(at + 64), there, 16, stream));
+    IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    gate_open(&gate);
+    OK(cuStreamSynchronize(stream));
+    CHECK(strcmp((const char *)bytes_at(at + 64), "first") == 0);
+    OK(cuMemFreeHost(pinned));
+    OK(cuStreamDestroy_v2(stream));
+    unmapped(at, PAGE);
+    unmapped(there, PAGE);
+    end();
+}
+
 static void unmapped_too_early(void) {
     begin();
     struct gate gate = GATE;
@@ -109,6 +147,7 @@ static void an_older_driver_has_none(void) {
 
 static const struct trial trials[] = {
     {"both_sides_see_one_page_at_two_addresses", both_sides_see_one_page_at_two_addresses, WELL, NULL, {NULL}},
+    {"a_copy_within_it_is_made_before_the_call_returns", a_copy_within_it_is_made_before_the_call_returns, WELL, NULL, {NULL}},
     {"a_copy_reads_it_when_it_runs", a_copy_reads_it_when_it_runs, WELL, NULL, {NULL}},
     {"unmapped_too_early", unmapped_too_early, BROKEN, "nobody has seen the work", {NULL}},
     {"what_is_refused", what_is_refused, WELL, NULL, {NULL}},
