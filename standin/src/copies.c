@@ -13,7 +13,8 @@ static CUresult fill(CUdeviceptr at, unsigned value, unsigned width, size_t coun
     if (count == 0) {
         return CUDA_SUCCESS;
     }
-    if (at % width != 0 || !reach_is_known(at)) {
+    /* in a capture the real driver takes it, and refuses to make the graph */
+    if (at % width != 0 || !reach_is_known(at) || !reach_can_fill(at, count * width)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct operation operation = {.kind = DO_FILL, .to = (void *)(uintptr_t)at, .bytes = count * width};
