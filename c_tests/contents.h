@@ -27,7 +27,7 @@ static inline void program_thread(void) {
 
 /* Fills a block that no queued work uses, and waits until that is done. */
 static inline void contents_fill(void *p, int value, size_t bytes) {
-    if (!check_on_device() || check_memory() == WEIR_MEMORY_PINNED) { /* a driver refuses to fill some long blocks of it */
+    if (!check_on_device()) {
         memset(p, value, bytes);
     } else if (bytes > 0) {
         DEVICE_OK(cu.MemsetD8Async(device_address(p), (unsigned char)value, bytes, NULL));

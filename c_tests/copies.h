@@ -1,5 +1,5 @@
-/* Both sides of copies: a pool of the host's memory that copies know, and memory that only a stream writes. On host
- * streams both are host memory. */
+/* Both sides of copies: a pool of the host's memory that copies know, and memory that only a stream writes: the device's, or
+ * on host streams the host's. */
 #ifndef WEIR_C_TESTS_COPIES_H
 #define WEIR_C_TESTS_COPIES_H
 
@@ -10,16 +10,16 @@ typedef struct {
     weir_stream stream;
 } sides;
 
-static inline weir_pool *near_pool(uint64_t max_bytes) {
+static inline weir_pool *pool_of(int memory, uint64_t max_bytes) {
     weir_pool_options options = check_options(max_bytes);
     weir_pool *pool = NULL;
-    options.memory = check_on_device() ? WEIR_MEMORY_PINNED : WEIR_MEMORY_HOST;
+    options.memory = check_on_device() ? memory : WEIR_MEMORY_HOST;
     CHECK_OK(weir_pool_create(&options, &pool));
     return pool;
 }
 
 static inline sides sides_open(void) {
-    sides s = {near_pool(0), check_pool(0), stream_new()};
+    sides s = {pool_of(WEIR_MEMORY_PINNED, 0), pool_of(WEIR_MEMORY_DEVICE, 0), stream_new()};
     return s;
 }
 

@@ -118,11 +118,13 @@ static inline void opener_start(opener *o, gate *g, long ms) {
 
 static inline void opener_join(opener *o) { pthread_join(o->thread, NULL); }
 
-/* What copies that run behind need: page-locked host memory in powers of two, and events. Taken once, because the driver
- * may wait when it gives such memory back, and handed out from lists; the first word of a piece links it while free. */
+/* What copies that run behind need: page-locked host memory in powers of two, as much of the device's if the memory under
+ * test is the host's, and events. Taken once, because the driver may wait when it gives such memory back, and handed out from
+ * lists; the first word of a piece links it while free. */
 enum { STAGING_MIB = 160, STAGING_EVENTS = 1024 };
 typedef struct {
     char *start;
+    CUdeviceptr twin; /* of `start`, on the device */
     size_t used;
     void *free_of[64];
     CUevent events[STAGING_EVENTS], free_events[STAGING_EVENTS];
@@ -145,6 +147,9 @@ static inline void *staging_take(size_t bytes) {
     pthread_mutex_lock(&staging.lock);
     if (staging.start == NULL) {
         DEVICE_OK(cu.MemHostAlloc((void **)&staging.start, STAGING_MIB * MiB, 0));
+        if (check_memory() == WEIR_MEMORY_PINNED) {
+            DEVICE_OK(cu.MemAlloc(&staging.twin, STAGING_MIB * MiB));
+        }
     }
     void *piece = staging.free_of[k];
     if (piece != NULL) {
@@ -193,6 +198,9 @@ static inline void staging_end(void) {
     }
     if (staging.start != NULL) {
         DEVICE_OK(cu.MemFreeHost(staging.start));
+    }
+    if (staging.twin != 0) {
+        DEVICE_OK(cu.MemFree(staging.twin));
     }
     staging = (staging_area){.lock = PTHREAD_MUTEX_INITIALIZER};
 }
@@ -260,6 +268,21 @@ static inline void job_stage(weir_stream stream, job *j) {
     j->over = staging_event();
 }
 
+/* Queues a copy between a block and its job's piece. Within the host's memory a driver makes a copy before the call returns,
+ * when the stream has done all before; by way of the device neither half of it waits. */
+static inline void job_copy(weir_stream stream, job *j, int to_block) {
+    CUdeviceptr block = device_address(j->words);
+    size_t bytes = j->bytes / 8 * 8;
+    if (staging.twin == 0) {
+        DEVICE_OK(to_block ? cu.MemcpyHtoDAsync(block, j->staged, bytes, stream)
+                           : cu.MemcpyDtoHAsync(j->staged, block, bytes, stream));
+        return;
+    }
+    CUdeviceptr twin = staging.twin + (CUdeviceptr)((char *)j->staged - staging.start);
+    DEVICE_OK(cu.MemcpyHtoDAsync(twin, to_block ? j->staged : j->words, bytes, stream));
+    DEVICE_OK(cu.MemcpyDtoHAsync(to_block ? j->words : j->staged, twin, bytes, stream));
+}
+
 static inline void queue_write(weir_stream stream, job *j) {
     if (!check_on_device()) {
         stream_queue(stream, job_write, j);
@@ -267,7 +290,7 @@ static inline void queue_write(weir_stream stream, job *j) {
     }
     job_stage(stream, j);
     words_fill(j->staged, j);
-    DEVICE_OK(cu.MemcpyHtoDAsync(device_address(j->words), j->staged, j->bytes / 8 * 8, stream));
+    job_copy(stream, j, 1);
     DEVICE_OK(cu.EventRecord(j->over, stream));
 }
 
@@ -278,7 +301,7 @@ static inline void queue_check(weir_stream stream, job *j) {
     }
     job_stage(stream, j);
     j->checks = 1;
-    DEVICE_OK(cu.MemcpyDtoHAsync(j->staged, device_address(j->words), j->bytes / 8 * 8, stream));
+    job_copy(stream, j, 0);
     DEVICE_OK(cu.EventRecord(j->over, stream));
 }
 

@@ -861,7 +861,8 @@ weir_status weir_pool_get_access(weir_pool *pool,
 /**
  * Queues a copy of `bytes` from `src` to `dst` on `stream`. Either end may be memory of a GPU or of the host, of a pool or
  * of anybody else. On a driver's stream it is the driver's copy (cuMemcpyAsync), on a host stream the stream's thread makes
- * it, and on a stream with nothing in flight it is made at once. The two ends do not overlap.
+ * it, and on a stream with nothing in flight it is made at once. The two ends do not overlap. A driver makes a copy between two
+ * places of the host's memory before the call returns, when the stream has done all before it.
  *
  * Blocks of pinned pools, and on host streams of host pools, may be freed as soon as the call has returned, on any stream,
  * by weir_pool_free_synced too: their memory serves nobody before the copy is complete, so that the next owner may write it
@@ -873,7 +874,9 @@ weir_status weir_pool_get_access(weir_pool *pool,
  * weir's own), by several threads if it is much, while the stream copies the pieces before; where all pieces are on their way
  * behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
  * no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
- * that the call waits for. A staged copy that failed may have been made in part.
+ * that the call waits for. A staged copy that failed may have been made in part. Copies of at most 64 KiB share blocks of
+ * 512 KiB of that pool, one for each stream at a time, which are kept for the next ones until the pool is asked for memory
+ * that it has not at hand, is trimmed, or tells its statistics.
  *
  * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
  * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in memory

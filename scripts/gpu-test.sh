@@ -35,7 +35,8 @@ Steps:
   racecheck        the stress under racecheck
   initcheck        the stress under initcheck
   copies           direct and staged copies, small ones, and what a pinned pool holds: the goals of docs/copies.md
-  hazard           a hundred thousand copies whose source goes at once
+  hazard           a hundred thousand copies whose source goes at once; some of them under memcheck
+  examples         copy_pipeline and share_two_processes, as a user builds them; also under memcheck
   nvtx             planted mistakes that the NVTX mode must make visible
   ring             two to four GPUs write to each other's blocks while all pools grow, move pages and are trimmed
   nccl             all-reduce of registered and of ordinary blocks, on two or more GPUs; WEIR_NCCL_LIBRARY names NCCL
@@ -50,7 +51,7 @@ END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
+steps=(build device teardown no_wait share stress oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard examples nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -167,7 +168,7 @@ build() {
 c_tests() { ctest --test-dir "$tests" --parallel "$jobs" --output-on-failure --no-tests=error "$@"; }
 
 device() { c_tests -R '\.device\.' -E '^teardown|^share|^hazard\.|^copy_rates|sanitizer$'; }
-share() { c_tests -R '^share\.device'; }
+share() { c_tests -R '^share\.'; }
 teardown() { c_tests -R '^teardown.*\.device' -E 'sanitizer$'; }
 memcheck() { c_tests -R 'device\.shared\.sanitizer$' -E '^share'; } # the static library is the same code
 
@@ -242,8 +243,23 @@ copies() {
     return $status
 }
 hazard() {
-    WEIR_TEST_MEMORY=device "$tests/hazard.shared" 100000 | tee "$out/hazard.said" &&
+    export WEIR_TEST_MEMORY=device
+    sanitized --tool memcheck --leak-check full "$tests/hazard.shared" 960 || return 1
+    "$tests/hazard.shared" 100000 | tee "$out/hazard.said" &&
         echo "note: $(grep corrupted "$out/hazard.said")"
+}
+
+examples() {
+    local name check=(sanitized --tool memcheck --leak-check full)
+    for name in copy_pipeline share_two_processes; do
+        cmake -S examples/$name -B "$out/$name" -G 'Unix Makefiles' -DCMAKE_PREFIX_PATH="$prefix" &&
+            cmake --build "$out/$name" || return 1
+    done
+    "${check[@]}" "$out/copy_pipeline/copy_pipeline" --memory device --bytes 256M || return 1
+    "${check[@]}" --target-processes all "$out/share_two_processes/share_two_processes" --memory device --frames 40 --mib 4 || return 1
+    "$out/share_two_processes/share_two_processes" --memory device || return 1
+    "$out/copy_pipeline/copy_pipeline" --memory device --bytes 16G | tee "$out/copy_pipeline.said" || return 1
+    echo "note: $(grep '^the pipeline' "$out/copy_pipeline.said" | tr -s ' ')"
 }
 
 # The ring also under memcheck, with few rounds.
@@ -320,6 +336,7 @@ step racecheck 60 racecheck
 step initcheck 60 initcheck
 step copies 120 copies
 step hazard 60 hazard
+step examples 60 examples
 step nvtx 60 nvtx
 step ring 120 ring
 step nccl 60 nccl

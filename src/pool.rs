@@ -10,6 +10,7 @@ mod apart;
 mod batch;
 mod cached;
 mod capture;
+mod chunks;
 mod copies;
 mod export;
 mod import;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use cached::ThreadCache;
+pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;
 
@@ -115,6 +117,8 @@ pub struct Pool {
     watched: bool,
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
+    /// What short copies go through.
+    chunks: Ranked<Vec<Chunk>>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -171,6 +175,7 @@ impl Pool {
             heap: Ranked::new(Rank::Heap, heap),
             directory,
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
+            chunks: Ranked::new(Rank::Chunks, Vec::new()),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
             config,
@@ -407,6 +412,7 @@ impl Pool {
     pub fn stats(&self) -> Result<Stats, Error> {
         self.hear_of_graphs();
         self.look_about();
+        self.give_back_chunks(false);
         self.look_at_held();
         let mut heap = self.books()?;
         let mut stats = heap.figures();

@@ -73,6 +73,11 @@ fn run(nth: u64, code: i32) -> bool {
             stream,
             WEIR_COPY_STAGED,
         ));
+        // short ones, too
+        let short = pageable.as_mut_ptr().cast();
+        for (to, from) in [(to, short), (short, to)] {
+            gone.push(weir_copy_async(to, from, 5000, stream, WEIR_COPY_STAGED));
+        }
         gone.extend([held, deferred]);
         let failures = gone.iter().filter(|&&status| status != WEIR_OK).count();
         assert!(failures <= 1, "{gone:?}");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::program::STREAMS;
+use common::op::STREAMS;
 use common::sim::{FIRST_STREAM, Moment, Sim};
 use common::{M, Pages, config};
 use std::sync::Arc;

@@ -108,6 +108,29 @@ fn it_is_registered_where_the_driver_or_the_system_cannot_map_it() {
     });
 }
 
+/// The driver fills what lies in several pages: it does not if weir gives the pages' device access before the host.
+#[test]
+fn blocks_of_several_pages_are_filled() {
+    alone("blocks_of_several_pages_are_filled", &[], || {
+        let device = Device::open(0);
+        let (pool, stream) = (pool(pinned(NEAREST)), stream());
+        let parts = [0; 8].map(|_| pool.alloc(7 * M, 0, handle(stream)).expect("a block"));
+        assert!(pool.stats().expect("stats").page_creates > 1);
+        for at in parts {
+            pool.free(at, handle(stream)).expect("a free");
+        }
+        let at = pool.alloc(50 * M, 0, handle(stream)).expect("a block");
+        ok!(fill(at.0, 8, 50 * M as usize, stream));
+        ok!(stream_synchronize(stream));
+        // SAFETY: a block that no queued work uses.
+        assert_eq!(unsafe { byte(Addr(at.0 + 50 * M - 1)).read() }, 8);
+        pool.free(at, handle(stream)).expect("a free");
+        ok!(stream_destroy(stream));
+        assert_eq!(pool.end().blocks, 0);
+        drop((pool, device));
+    });
+}
+
 #[test]
 fn an_older_driver_registers_it() {
     let variables = [("WEIR_STANDIN_VERSION", "12010")];

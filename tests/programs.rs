@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::program::{LIMITS, Op, PLACES, Run, Setup, random_op, run};
+use common::op::{LIMITS, Op, PLACES, Setup, random_op};
+use common::program::{Run, run};
 use common::random::Random;
 use common::sim::FIRST_STREAM;
 use common::{K, M, Pages};
@@ -39,6 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => pick.prop_map(|pick| Op::FreeSynced { pick }),
         2 => pick.prop_map(|pick| Op::Touch { pick }),
         3 => (pick, stream.clone()).prop_map(|(pick, stream)| Op::Share { pick, stream }),
+        3 => (pick, stream.clone(), any::<u8>()).prop_map(|(pick, stream, free)| Op::Copy { pick, stream, free }),
         2 => (vec(size(), 0..5), stream.clone()).prop_map(|(sizes, stream)| Op::Batch { sizes, stream }),
         2 => (pick, 0u8..6, stream.clone())
             .prop_map(|(pick, count, stream)| Op::FreeBatch { pick, count, stream }),

@@ -5,6 +5,7 @@
 #include "../streams.h"
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -133,6 +134,52 @@ static inline weir_event receive_event(int socket, weir_pool *pool) {
     peer_receive(socket, &token, sizeof token);
     CHECK_OK(weir_pool_import_event(pool, &token, &event));
     return event;
+}
+
+/* Of most tests. */
+#define BLOCK (8 * MiB)
+
+/* What is freed and not to be had yet, once the pool has looked what is complete. */
+static inline uint64_t pending(weir_pool *pool) {
+    CHECK_OK(weir_pool_trim(pool, SIZE_MAX));
+    return CHECK_STATS(pool).pending_bytes;
+}
+
+/* Waits until nothing is pending any more, which a process that ends brings about. */
+static inline void await_return(weir_pool *pool) {
+    for (int i = 0; pending(pool) != 0; i++) {
+        CHECK(i < 3000);
+        pause_ms(10);
+    }
+}
+
+/* What the two processes do in one part of a test. */
+typedef struct {
+    const char *name;
+    void (*here)(void);
+    void (*there)(int socket);
+    int kills; /* compute-sanitizer does not expect that of a program */
+} part;
+
+/* A test's main function: without arguments it plays all parts of one process and starts itself for those of the other. */
+static inline int peer_play(const part *parts, size_t count, int argc, char **argv) {
+    peer_program = argv[0];
+    if (argc > 1) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a first process that fails leaves nobody behind */
+    }
+    program_begin();
+    for (size_t i = 0; i < count; i++) {
+        if (argc == 1 && parts[i].kills && check_under("sanitizer")) {
+            continue;
+        }
+        if (argc == 1) {
+            parts[i].here();
+        } else if (strcmp(argv[1], parts[i].name) == 0) {
+            parts[i].there(PEER_SOCKET);
+        }
+    }
+    CHECK_OK(weir_finalize());
+    return program_end();
 }
 
 #endif

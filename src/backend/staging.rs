@@ -14,7 +14,7 @@
 
 use super::BackendError;
 use super::transfer;
-use crate::base::units::Addr;
+use crate::base::units::{Addr, StreamHandle};
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +43,12 @@ pub trait Moment: Send + Sync {
 
     /// Blocks until it is over.
     fn wait(&self);
+
+    /// Moves it behind what is queued on `stream` now, on which it was taken, in a call that names it. False: it cannot be
+    /// moved, and is where it was; take a new one.
+    fn move_on(&self, _stream: StreamHandle) -> bool {
+        false
+    }
 }
 
 /// A stream that copies are queued on.

@@ -8,6 +8,7 @@
 //! | 3 | `Stale` | the list of events to forget |
 //! | 4 | `Desk` | what a pool's worker is to do; a few instructions, or its start |
 //! | 5 | `Door` | whether a pool exports, and what its porter has seen; a few instructions, or its start |
+//! | 6 | `Chunks` | the list of a pool's chunks for short copies; a look at it |
 //!
 //! They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
 //! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
@@ -31,6 +32,8 @@ pub enum Rank {
     Desk = 4,
     /// Whether a pool exports.
     Door = 5,
+    /// What short copies go through.
+    Chunks = 6,
 }
 
 thread_local! {

@@ -18,8 +18,15 @@ use crate::backend::{BackendError, transfer};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::{Config, MemoryKind};
-use crate::pool::Pool;
+use crate::pool::{Chunk, Pool, SHORT};
+use std::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// The stream that this thread's last staged copy was on, and the pool it went through, so that short copies in a row
+    /// need not ask the driver for the device. Has no destructor.
+    static LAST: Cell<(Option<deferred::Line>, usize)> = const { Cell::new((None, 0)) };
+}
 
 /// What to copy, and where to.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +101,14 @@ impl Queue {
         }
     }
 
+    /// The same for who keeps them; None: a stream that is no more may have had them, and still have work in flight.
+    fn lasting_identity(&self) -> Result<Option<deferred::Line>, BackendError> {
+        match self {
+            Queue::Driver(stream) if !stream.has_identity() => Ok(None),
+            _ => self.identity().map(Some),
+        }
+    }
+
     /// Refuses a stream whose work is captured: what is to happen when it is complete would have to happen at each launch.
     fn refuse_captured(&self, what: &str) -> Result<(), Error> {
         match self {
@@ -107,8 +122,21 @@ impl Queue {
         }
     }
 
-    /// The pool that pieces of copies on this stream go through.
-    fn staging_pool(&self, config: impl FnOnce() -> Result<Config, Error>) -> Result<Arc<Pool>, Error> {
+    /// The pool that pieces of copies on this stream go through; `line` is its lasting identity.
+    fn staging_pool(
+        &self,
+        line: Option<deferred::Line>,
+        config: impl FnOnce() -> Result<Config, Error>,
+    ) -> Result<Arc<Pool>, Error> {
+        // the default stream of a thread is another one on each device
+        let line = line.filter(|_| !matches!(self, Queue::Driver(stream) if stream.is_per_thread()));
+        let (last, handle) = LAST.get();
+        if line.is_some()
+            && line == last
+            && let Ok(pool) = POOLS.get(handle)
+        {
+            return Ok(pool);
+        }
         let handle = match self {
             Queue::Driver(stream) => {
                 let device = stream.device().map_err(backend_error)?;
@@ -116,6 +144,7 @@ impl Queue {
             }
             Queue::Host(_) | Queue::None => defaults::staging_pool(defaults::HOST, config)?,
         };
+        LAST.set((line, handle));
         POOLS.get(handle)
     }
 
@@ -227,26 +256,67 @@ pub fn copy_staged(
     }
     let error = |error| stream_error(stream, error);
     let way = queue.way(copy).map_err(error)?;
-    let staged = Staged {
-        to: copy.to,
-        from: copy.from,
-        bytes: copy.bytes,
+    let line = queue.lasting_identity().map_err(error)?;
+    if let Way::In | Way::Out = way
+        && let Ok(pool) = queue.staging_pool(line, config)
+    {
+        if copy.bytes <= SHORT
+            && let Some(line) = line
+            && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
+        {
+            return through_chunk(chunk, &pool, copy, &way, stream, &queue);
+        }
+        let staged = Staged {
+            to: copy.to,
+            from: copy.from,
+            bytes: copy.bytes,
+        };
+        if let Some(slots) = Slots::take(&staged, pool) {
+            let done = match way {
+                Way::In => staged.into_stream(&slots.at, &queue),
+                _ => staged.out_of_stream(&slots.at, &queue),
+            };
+            let given_back = slots.give_back(stream);
+            return done.map_err(error).and(given_back);
+        }
+    }
+    queue_copy(copy, stream, &queue)?;
+    queue.moment().map_err(error)?.wait();
+    Ok(())
+}
+
+fn through_chunk(
+    mut chunk: Chunk,
+    pool: &Pool,
+    copy: Copy,
+    way: &Way,
+    stream: StreamHandle,
+    queue: &Queue,
+) -> Result<(), Error> {
+    let (piece, bytes) = (chunk.piece(copy.bytes), copy.bytes as usize);
+    let (to, from) = match way {
+        Way::In => {
+            transfer::copy(piece, copy.from, bytes);
+            (copy.to, piece)
+        }
+        _ => (piece, copy.from),
     };
-    let slots = match way {
-        Way::Direct => None,
-        Way::In | Way::Out => Slots::take(&staged, queue.staging_pool(config)),
-    };
-    let Some(slots) = slots else {
-        queue_copy(copy, stream, &queue)?;
-        queue.moment().map_err(error)?.wait();
-        return Ok(());
-    };
-    let done = match way {
-        Way::In => staged.into_stream(&slots.at, &queue),
-        _ => staged.out_of_stream(&slots.at, &queue),
-    };
-    let given_back = slots.give_back(stream);
-    done.map_err(error).and(given_back)
+    let queued = queue.copy(to, from, copy.bytes);
+    match queued.and_then(|()| chunk.used(stream, || queue.moment())) {
+        Ok(()) => {
+            if let Way::Out = way {
+                chunk.wait();
+                transfer::copy(copy.to, piece, bytes);
+            }
+            pool.keep_chunk(chunk);
+            Ok(())
+        }
+        Err(error) => {
+            // the copy may have been queued, and no moment is known behind it
+            pool.free_chunk(chunk, stream)
+                .and(Err(stream_error(stream, error)))
+        }
+    }
 }
 
 /// Blocks that pieces of a copy go through.
@@ -257,8 +327,7 @@ struct Slots {
 
 impl Slots {
     /// As many as can be had; None: there is no memory for any.
-    fn take(staged: &Staged, pool: Result<Arc<Pool>, Error>) -> Option<Slots> {
-        let pool = pool.ok()?;
+    fn take(staged: &Staged, pool: Arc<Pool>) -> Option<Slots> {
         let (bytes, count) = staged.slots();
         let slot = |_| pool.alloc(bytes, 0, StreamHandle::HOST).ok();
         let at: Vec<Addr> = (0..count).map_while(slot).collect();

@@ -16,6 +16,7 @@ use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
+use std::mem;
 
 /// The first address range; each further one is twice as long.
 const FIRST_RANGE: u64 = 64 << 30;
@@ -52,8 +53,10 @@ impl Pool {
         };
         let mut said = String::new();
         let mut ask = self.config.on_oom.as_ref();
+        let mut chunks = true;
         loop {
             self.catch_up();
+            self.give_back_chunks(false);
             let mut grow = self.lock_to_grow();
             let made = grow.made;
             self.hear_of_graphs();
@@ -76,7 +79,10 @@ impl Pool {
                     return Err(error);
                 }
             }
-            // asked once: one that always says yes must not keep its caller for ever
+            // once each: one that always says yes must not keep its caller for ever
+            if mem::take(&mut chunks) && self.give_back_chunks(true) {
+                continue;
+            }
             if !ask.take().is_some_and(|ask| ask(bytes)) {
                 break;
             }

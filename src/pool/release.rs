@@ -23,6 +23,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         self.look_about();
+        self.give_back_chunks(false);
         let _grow = self.grow.lock();
         self.hear_of_graphs();
         self.cover(None);
@@ -44,6 +45,7 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         self.look_about();
+        self.give_back_chunks(true);
         let _grow = self.grow.lock();
         self.hear_of_graphs();
         self.books()?.forget_need();
@@ -153,6 +155,8 @@ impl Pool {
         if self.ended.swap(true, Ordering::Relaxed) {
             return Leaked::default();
         }
+        heap.serve_nobody();
+        self.end_chunks(&mut heap);
         let slot = heap.space.slot();
         let (reuse, threshold) = (heap.reuse, heap.release_threshold);
         let heap = {

@@ -13,7 +13,8 @@ static CUresult fill(CUdeviceptr at, unsigned value, unsigned width, size_t coun
     if (count == 0) {
         return CUDA_SUCCESS;
     }
-    if (at % width != 0 || !reach_is_known(at)) {
+    /* in a capture the real driver takes it, and refuses to make the graph */
+    if (at % width != 0 || !reach_is_known(at) || !reach_can_fill(at, count * width)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct operation operation = {.kind = DO_FILL, .to = (void *)(uintptr_t)at, .bytes = count * width};
@@ -31,8 +32,9 @@ static bool ends_are_right(enum ends ends, uintptr_t to, uintptr_t from) {
     return to != 0 && from != 0 && (!to_device || reach_is_known(to)) && (!from_device || reach_is_known(from));
 }
 
-/* A copy from pageable memory is taken when the call is made, and one to pageable memory has been done when the call
- * returns: so the documentation of the API's synchronisation behaviour. A captured copy has to wait for the graph. */
+/* A copy from pageable memory is taken when the call is made, and one to pageable memory, or within the host's, has been done
+ * when the call returns: so the documentation of the API's synchronisation behaviour. A captured copy has to wait for the
+ * graph. */
 static CUresult copy(enum ends ends, uintptr_t to, uintptr_t from, size_t bytes, CUstream handle, bool wait) {
     struct stream *stream;
     CUresult result = stream_in_use(handle, &stream);
@@ -52,7 +54,7 @@ static CUresult copy(enum ends ends, uintptr_t to, uintptr_t from, size_t bytes,
     } else {
         operation_add_use(&operation, from, bytes, false);
     }
-    wait |= reach_is_pageable(to);
+    wait |= reach_is_pageable(to) || (reach_is_host(to) && reach_is_host(from));
     const struct device *device = stream->device;
     bool captured = stream->capture != NULL;
     result = submit(stream, &operation);

@@ -201,6 +201,9 @@ static bool set_access(struct mapping *mapping, const CUmemAccessDesc *access, s
         int place = HOST;
         place_of(&access[i].location, &place);
         mapping->access[place] = (unsigned char)access[i].flags;
+        if (place == HOST) {
+            mapping->host_late = i > 0;
+        }
     }
     bool over = !was_accessible && is_accessible(mapping) && accessible >= settings.mapping_limit;
     if (over || !show(mapping)) {

@@ -10,6 +10,7 @@
 
 struct reservation {
     struct range range;
+    bool host_late; /* the list that gave the host access named a card before it */
     bool excused;
 };
 
@@ -17,6 +18,7 @@ struct mapping {
     struct range range;
     struct pages *pages;
     unsigned char access[PLACES]; /* CUmemAccess_flags of each device, and of the host */
+    bool host_late; /* the list that gave the host access named a card before it */
     bool excused;
 };
 

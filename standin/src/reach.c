@@ -43,6 +43,11 @@ bool reach_is_known(uintptr_t at) {
            ranges_with(&host_allocations, at) != NULL;
 }
 
+bool reach_can_fill(uintptr_t at, size_t bytes) {
+    const struct mapping *mapping = ranges_with(&mappings, at);
+    return mapping == NULL || !mapping->host_late || bytes <= mapping->range.at + mapping->range.bytes - at;
+}
+
 bool reach_is_host(uintptr_t at) {
     const struct mapping *mapping = ranges_with(&mappings, at);
     if (mapping != NULL) {

@@ -69,6 +69,68 @@ static void a_copy_reads_it_when_it_runs(void) {
     end();
 }
 
+static void work_a_while(void *done) {
+    usleep(20000);
+    *(volatile int *)done = 1;
+}
+
+/* It waits for what is queued before it; by way of a device nothing does. */
+static void a_copy_within_it_is_made_before_the_call_returns(void) {
+    begin();
+    struct gate gate = GATE;
+    CUstream stream = stream_of(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr at = reserved(PAGE), there = mapped(PAGE);
+    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
+    OK(cuMemMap(at, PAGE, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(access_by_both(at, PAGE));
+    char *pinned = NULL;
+    OK(cuMemHostAlloc((void **)&pinned, 64, 0));
+    strcpy(pinned, "first");
+    int done = 0;
+    OK(cuLaunchHostFunc(stream, work_a_while, &done));
+    OK(cuMemcpyHtoDAsync_v2(at, pinned, 16, stream));
+    IS(done, 1);
+    OK(cuStreamQuery(stream));
+    CHECK(strcmp((const char *)bytes_at(at), "first") == 0);
+    OK(cuLaunchHostFunc(stream, gate_work, &gate));
+    OK(cuMemcpyHtoDAsync_v2(there, pinned, 16, stream));
+    OK(cuMemcpyDtoHAsync_v2((void *)(uintptr_t)(at + 64), there, 16, stream));
+    IS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    gate_open(&gate);
+    OK(cuStreamSynchronize(stream));
+    CHECK(strcmp((const char *)bytes_at(at + 64), "first") == 0);
+    OK(cuMemFreeHost(pinned));
+    OK(cuStreamDestroy_v2(stream));
+    unmapped(at, PAGE);
+    unmapped(there, PAGE);
+    end();
+}
+
+static void a_fill_over_two_pages_needs_the_host_first_on_the_list(void) {
+    begin();
+    CUdeviceptr at = reserved(2 * PAGE);
+    for (int i = 0; i < 2; i++) {
+        CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
+        OK(cuMemMap(at + i * PAGE, PAGE, 0, handle, 0));
+        OK(cuMemRelease(handle));
+    }
+    CUmemAccessDesc access[] = {
+        {{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+        {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+    };
+    OK(access_by_both(at, 2 * PAGE));
+    OK(cuMemsetD8Async(at, 1, PAGE, NULL));
+    IS(cuMemsetD8Async(at, 1, PAGE + 1, NULL), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemsetD32Async(at + PAGE - 4, 1, 2, NULL), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemSetAccess(at, 2 * PAGE, access, 2));
+    OK(cuMemsetD8Async(at, 1, 2 * PAGE, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(bytes_at(at)[2 * PAGE - 1], 1);
+    unmapped(at, 2 * PAGE);
+    end();
+}
+
 static void unmapped_too_early(void) {
     begin();
     struct gate gate = GATE;
@@ -109,7 +171,10 @@ static void an_older_driver_has_none(void) {
 
 static const struct trial trials[] = {
     {"both_sides_see_one_page_at_two_addresses", both_sides_see_one_page_at_two_addresses, WELL, NULL, {NULL}},
+    {"a_copy_within_it_is_made_before_the_call_returns", a_copy_within_it_is_made_before_the_call_returns, WELL, NULL, {NULL}},
     {"a_copy_reads_it_when_it_runs", a_copy_reads_it_when_it_runs, WELL, NULL, {NULL}},
+    {"a_fill_over_two_pages_needs_the_host_first_on_the_list", a_fill_over_two_pages_needs_the_host_first_on_the_list, WELL, NULL,
+     {NULL}},
     {"unmapped_too_early", unmapped_too_early, BROKEN, "nobody has seen the work", {NULL}},
     {"what_is_refused", what_is_refused, WELL, NULL, {NULL}},
     {"an_older_driver_has_none", an_older_driver_has_none, WELL, NULL, {"WEIR_STANDIN_VERSION=12010"}},

@@ -5,6 +5,7 @@
 #[allow(unsafe_code)]
 pub mod cuda;
 pub mod hook;
+pub mod op;
 pub mod program;
 pub mod random;
 pub mod real;

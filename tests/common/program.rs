@@ -2,9 +2,9 @@
 //! blocks. After each step the pool must agree with the model, the equations of its statistics and the
 //! backend's books must hold, and the device (`sim`) has seen no rule of stream order broken.
 
-use super::random::Random;
+use super::op::{EVENTS, Op, PLACES, STREAMS, Setup};
 use super::sim::{FIRST_STREAM, Moment, Sim};
-use super::{K, M, Pages, SLOT};
+use super::{M, Pages, SLOT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir::alloc::heap::Heap;
@@ -14,139 +14,6 @@ use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
 use weir::config::{Config, Reuse};
 use weir::pool::{Attribute, Pool, ThreadCache};
-
-/// Streams of the device that a program uses.
-pub const STREAMS: usize = 4;
-/// And two more that never have work in flight.
-pub const PLACES: u8 = STREAMS as u8 + 2;
-/// The user's events.
-pub const EVENTS: u8 = 4;
-
-/// One step. Streams are places: below `STREAMS` a stream of the device, above one without work. Blocks are
-/// picked among those that live, whatever the number.
-#[derive(Clone, Debug)]
-pub enum Op {
-    Alloc {
-        bytes: u64,
-        align: u64,
-        stream: u8,
-        touch: bool,
-    },
-    Free {
-        pick: u16,
-    },
-    /// The program orders the stream behind the block's work, through the pool's hooks or behind its back.
-    FreeOn {
-        pick: u16,
-        stream: u8,
-        hooks: bool,
-    },
-    FreeSynced {
-        pick: u16,
-    },
-    Touch {
-        pick: u16,
-    },
-    /// `record_stream`, and work on that stream.
-    Share {
-        pick: u16,
-        stream: u8,
-    },
-    Batch {
-        sizes: Vec<u64>,
-        stream: u8,
-    },
-    FreeBatch {
-        pick: u16,
-        count: u8,
-        stream: u8,
-    },
-    Warmup {
-        bytes: u64,
-        count: u8,
-        stream: u8,
-    },
-    Trim {
-        keep: u64,
-    },
-    Squeeze,
-    Record {
-        event: u8,
-        stream: u8,
-    },
-    Wait {
-        event: u8,
-        stream: u8,
-    },
-    SyncEvent {
-        event: u8,
-    },
-    SyncStream {
-        stream: u8,
-    },
-    SyncAll,
-    /// Work that uses no memory of the pool.
-    Delay {
-        stream: u8,
-    },
-    /// The device gets on with its work.
-    Advance {
-        stream: u8,
-        items: u8,
-    },
-    /// The stream is destroyed; another one gets its handle.
-    Recreate {
-        stream: u8,
-    },
-    Threshold {
-        bytes: u64,
-    },
-    Policies {
-        bits: u8,
-    },
-    ResetPeaks,
-    /// A free that must be refused.
-    Wrong {
-        pick: u16,
-        kind: u8,
-    },
-}
-
-/// How a program's pool is set up.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    pub pages: Pages,
-    pub max_bytes: u64,
-    pub capacity: u64,
-    pub initial_bytes: u64,
-    pub release_threshold: u64,
-    pub slack: f64,
-    pub policies: u8,
-    pub always_events: bool,
-    pub watched: bool,
-    /// The program says when streams change, and the pool may touch them until then.
-    pub declared: bool,
-    /// The most mappings.
-    pub mappings: u64,
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            pages: Pages::Movable,
-            max_bytes: 0,
-            capacity: u64::MAX,
-            initial_bytes: 0,
-            release_threshold: u64::MAX,
-            slack: 0.01,
-            policies: 7,
-            always_events: false,
-            watched: false,
-            declared: false,
-            mappings: 1 << 20,
-        }
-    }
-}
 
 fn policies(bits: u8) -> Reuse {
     Reuse {
@@ -291,6 +158,7 @@ impl Run {
             let pages = self.sim.pages_under([(at, bytes)].into_iter());
             assert_eq!(pages.len(), 1, "{bytes} B at {at:#x} lie in {pages:?}");
         }
+        self.sim.hand_out(at, asked);
         self.last_name += 1;
         let handle = Run::handle(place);
         if touch {
@@ -420,7 +288,14 @@ impl Run {
         self.leave(at);
     }
 
-    /// The host waits until all use of a block is over.
+    /// When the host has waited for all use but that by copies.
+    fn free_synced(&mut self, at: u64) {
+        self.settle(at);
+        assert_eq!(self.pool.free_synced(Addr(at)), Ok(self.live[&at].bytes));
+        self.leave(at);
+    }
+
+    /// The host waits until all use of a block is over, but for weir's copies.
     fn settle(&self, at: u64) {
         let block = &self.live[&at];
         if block.used {
@@ -536,9 +411,7 @@ impl Run {
             }
             Op::FreeSynced { pick } => {
                 let Some(at) = self.pick(pick) else { return };
-                self.settle(at);
-                assert_eq!(self.pool.free_synced(Addr(at)), Ok(self.live[&at].bytes));
-                self.leave(at);
+                self.free_synced(at);
             }
             Op::Touch { pick } => {
                 let Some(at) = self.pick(pick) else { return };
@@ -563,6 +436,22 @@ impl Run {
                 let block = self.live.get_mut(&at).expect("picked");
                 self.sim.touch(handle, block.name, at, block.asked);
                 block.shared.push(self.sim.now(handle));
+            }
+            Op::Copy { pick, stream, free } => {
+                let Some(at) = self.pick(pick) else { return };
+                self.order(at, stream, pick % 2 == 0);
+                let (handle, block) = (Run::handle(stream), &self.live[&at]);
+                self.sim.touch_held(handle, block.name, at, block.asked);
+                let answer = self
+                    .sim
+                    .naming(&[handle], || self.pool.copy_queued(Addr(at), handle));
+                assert_eq!(answer, Ok(()));
+                match free % 4 {
+                    0 => self.free_on(at, stream, false),
+                    1 => self.free_on(at, self.live[&at].place, false),
+                    2 => self.free_synced(at),
+                    _ => {}
+                }
             }
             Op::Batch { ref sizes, stream } => self.batch(sizes, stream),
             Op::FreeBatch { pick, count, stream } => {
@@ -721,88 +610,3 @@ pub fn run(setup: &Setup, ops: &[Op]) {
     }
     run.end();
 }
-
-fn size(random: &mut Random) -> u64 {
-    match random.below(16) {
-        0 => 0,
-        1..=8 => random.log_uniform(15),
-        9..=14 => random.log_uniform(24),
-        _ => random.log_uniform(29),
-    }
-}
-
-/// A random step for a driver that keeps about `most` blocks.
-pub fn random_op(random: &mut Random, blocks: usize, most: usize) -> Op {
-    let pick = random.next() as u16;
-    let stream = random.below(u64::from(PLACES)) as u8;
-    let event = random.below(u64::from(EVENTS)) as u8;
-    let grow = random.below(2 * most as u64) >= blocks as u64;
-    match random.below(1000) {
-        0..800 if grow => Op::Alloc {
-            bytes: size(random),
-            align: if random.one_in(4) {
-                1 << random.below(17)
-            } else {
-                0
-            },
-            stream,
-            touch: !random.one_in(8),
-        },
-        0..600 => Op::Free { pick },
-        600..740 => Op::FreeOn {
-            pick,
-            stream,
-            hooks: random.one_in(2),
-        },
-        740..800 => Op::FreeSynced { pick },
-        800..830 => Op::Touch { pick },
-        830..850 => Op::Share { pick, stream },
-        850..860 => Op::Batch {
-            sizes: (0..random.below(6)).map(|_| size(random)).collect(),
-            stream,
-        },
-        860..870 => Op::FreeBatch {
-            pick,
-            count: random.below(6) as u8,
-            stream,
-        },
-        870..872 => Op::Warmup {
-            bytes: size(random),
-            count: random.below(6) as u8,
-            stream,
-        },
-        872..876 => Op::Trim {
-            keep: random.log_uniform(30),
-        },
-        876..878 => Op::Squeeze,
-        878..890 => Op::Record { event, stream },
-        890..902 => Op::Wait { event, stream },
-        902..908 => Op::SyncEvent { event },
-        908..914 => Op::SyncStream { stream },
-        914..916 => Op::SyncAll,
-        916..926 => Op::Delay { stream },
-        926..976 => Op::Advance {
-            stream,
-            items: random.below(32) as u8,
-        },
-        976..980 => Op::Recreate { stream },
-        980..983 => Op::Threshold {
-            bytes: if random.one_in(2) {
-                u64::MAX
-            } else {
-                random.log_uniform(30)
-            },
-        },
-        983..986 => Op::Policies {
-            bits: random.below(8) as u8,
-        },
-        986..988 => Op::ResetPeaks,
-        _ => Op::Wrong {
-            pick,
-            kind: random.next() as u8,
-        },
-    }
-}
-
-/// Limits worth trying.
-pub const LIMITS: [u64; 6] = [0, 0, 7 * M + 5 * K, 64 * M, 200 * M, 1024 * M];

@@ -50,8 +50,21 @@ struct Work {
     block: u64,
     start: u64,
     end: u64,
-    /// Page, and bytes of it from, to.
-    pieces: Vec<(PageHandle, u64, u64)>,
+    pieces: Vec<Piece>,
+    /// Nobody may be given its memory before it has run, not even work that is ordered behind it: the host may write first.
+    held: bool,
+}
+
+/// A page, and bytes of it from, to.
+type Piece = (PageHandle, u64, u64);
+
+impl Work {
+    fn meets(&self, pieces: &[Piece]) -> bool {
+        let overlap = |old: &Piece, new: &Piece| old.0 == new.0 && old.1 < new.2 && new.1 < old.2;
+        self.pieces
+            .iter()
+            .any(|old| pieces.iter().any(|new| overlap(old, new)))
+    }
 }
 
 /// A moment in the work of a stream.
@@ -273,29 +286,34 @@ impl Sim {
     /// Work on `stream` uses `bytes` at `start`, which belong to `block`. On a stream that is none, the host does
     /// it at once.
     pub fn touch(&self, stream: StreamHandle, block: u64, start: u64, bytes: u64) {
+        self.use_memory(stream, block, (start, bytes), false);
+    }
+
+    /// The same for work that nobody may be given the memory of before it has run.
+    pub fn touch_held(&self, stream: StreamHandle, block: u64, start: u64, bytes: u64) {
+        self.use_memory(stream, block, (start, bytes), true);
+    }
+
+    /// A block is handed out.
+    pub fn hand_out(&self, start: u64, bytes: u64) {
+        let state = self.state();
+        let pieces = state.pieces(start, bytes);
+        let held = state.work.iter().find(|work| work.held && work.meets(&pieces));
+        assert!(
+            held.is_none(),
+            "{bytes} B at {start:#x} are handed out, but held for {held:?}"
+        );
+    }
+
+    fn use_memory(&self, stream: StreamHandle, block: u64, (start, bytes): (u64, u64), held: bool) {
         let mut state = self.state();
-        let (end, mut pieces, mut next) = (start + bytes.max(1), Vec::new(), start);
-        while next < end {
-            let (&base, &(page, size)) = state.mappings.range(..=next).next_back().expect("mapped memory");
-            assert!(
-                next < base + size,
-                "block {block} of {bytes} B at {start:#x}: nothing is mapped at {next:#x}"
-            );
-            let to = end.min(base + size);
-            pieces.push((page, next - base, to - base));
-            next = to;
-        }
+        let pieces = state.pieces(start, bytes);
         let index = state.handles.get(&stream).copied();
         for work in &state.work {
-            let meets = work.pieces.iter().any(|old| {
-                pieces
-                    .iter()
-                    .any(|new| old.0 == new.0 && old.1 < new.2 && new.1 < old.2)
-            });
             let ordered =
                 index.is_some_and(|index| at(&state.streams[index].clock, work.stream) >= work.position);
             assert!(
-                !meets || work.block == block || ordered,
+                !work.meets(&pieces) || work.block == block || ordered,
                 "block {block} of {bytes} B at {start:#x} is used on {stream}, but its memory is still in use by {work:?}"
             );
         }
@@ -306,8 +324,9 @@ impl Sim {
             position,
             block,
             start,
-            end,
+            end: start + bytes.max(1),
             pieces,
+            held,
         });
     }
 
@@ -372,6 +391,22 @@ impl Sim {
 }
 
 impl State {
+    /// Where these bytes lie.
+    fn pieces(&self, start: u64, bytes: u64) -> Vec<Piece> {
+        let (end, mut pieces, mut next) = (start + bytes.max(1), Vec::new(), start);
+        while next < end {
+            let (&base, &(page, size)) = self.mappings.range(..=next).next_back().expect("mapped memory");
+            assert!(
+                next < base + size,
+                "{bytes} B at {start:#x}: nothing is mapped at {next:#x}"
+            );
+            let to = end.min(base + size);
+            pieces.push((page, next - base, to - base));
+            next = to;
+        }
+        pieces
+    }
+
     fn queue(&mut self, index: usize) -> u64 {
         let stream = &mut self.streams[index];
         stream.needs.push_back(stream.clock.clone());

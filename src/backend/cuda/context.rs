@@ -130,7 +130,13 @@ pub(super) fn borrow(driver: &'static Driver, ordinal: c_int) -> Result<Arc<Cont
 
 /// The same by its handle, which must be that of a primary context.
 pub(super) fn primary(driver: &'static Driver, handle: usize) -> Result<Arc<Context>, BackendError> {
-    let known = joined().into_iter().find(|context| context.handle == handle);
+    let contexts = lock(&CONTEXTS);
+    let known = contexts
+        .iter()
+        .flatten()
+        .find(|context| context.handle == handle)
+        .cloned();
+    drop(contexts);
     if let Some(known) = known.filter(|known| known.verify().is_ok()) {
         return Ok(known);
     }

@@ -134,12 +134,13 @@ impl Memory {
         // SAFETY: reserved addresses with nothing mapped there, and a whole page, as the contract says.
         let code = unsafe { (self.calls.map)(at, bytes as usize, 0, page, 0) };
         self.check("cuMemMap", bytes, code)?;
-        let list: Vec<_> = self
+        // The host first: with its device before it a driver (580.159.04, 2026-11-22) gives access to the host's memory, but
+        // then refuses to fill what lies in two pages (CUDA_ERROR_INVALID_VALUE), in a graph when that is instantiated.
+        let devices = self
             .access
             .iter()
-            .map(|&(device, access)| descriptor(device, access))
-            .chain(self.of_host())
-            .collect();
+            .map(|&(device, access)| descriptor(device, access));
+        let list: Vec<_> = self.of_host().into_iter().chain(devices).collect();
         // SAFETY: what was mapped above, and an array of ours.
         let code = unsafe { (self.calls.set_access)(at, bytes as usize, list.as_ptr(), list.len()) };
         if let Err(error) = self.check("cuMemSetAccess", bytes, code) {

@@ -102,8 +102,8 @@ symbols! {
         stream_synchronize "cuStreamSynchronize" [(2000, "cuStreamSynchronize")] (CUstream);
         stream_wait_event "cuStreamWaitEvent" [(3020, "cuStreamWaitEvent")] (CUstream, CUevent, c_uint);
         mem_copy_async "cuMemcpyAsync" [(4000, "cuMemcpyAsync")] (CUdeviceptr, CUdeviceptr, usize, CUstream);
-        pointer_get_attribute "cuPointerGetAttribute" [(4000, "cuPointerGetAttribute")]
-            (*mut c_void, c_uint, CUdeviceptr);
+        pointer_get_attributes "cuPointerGetAttributes" [(7000, "cuPointerGetAttributes")]
+            (c_uint, *mut c_uint, *mut *mut c_void, CUdeviceptr);
         event_create "cuEventCreate" [(2000, "cuEventCreate")] (*mut CUevent, c_uint);
         event_destroy "cuEventDestroy" [(4000, "cuEventDestroy_v2")] (CUevent);
         event_record "cuEventRecord" [(2000, "cuEventRecord")] (CUevent, CUstream);

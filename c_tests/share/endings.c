@@ -1,0 +1,183 @@
+/* What becomes of what two processes share when one of them ends, dies, closes its line, or ends its pool. */
+#include "peer.h"
+
+/* ---- the importer dies ---- */
+
+static void importer_dies(void) {
+    weir_pool *pool = pool_to_share(2 * BLOCK);
+    void *lent, *all = NULL;
+    peer other = peer_start("importer_dies");
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &lent));
+    send_pool(other.socket, pool);
+    send_block(other.socket, pool, lent);
+    send_block(other.socket, pool, lent);
+    peer_await(other.socket, 'i');
+    CHECK_OK(weir_pool_free(pool, lent, NULL));
+    CHECK_EQUAL(pending(pool), BLOCK);
+    peer_kill(&other);
+    await_return(pool);
+    CHECK_OK(weir_pool_alloc(pool, 2 * BLOCK, NULL, &all));
+    CHECK_OK(weir_pool_free(pool, all, NULL));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void importer_dies_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    (void)receive_block(socket, pool);
+    (void)receive_block(socket, pool); /* a second time, as somebody else in the process may */
+    peer_tell(socket, 'i');
+    for (;;) {
+        pause();
+    }
+}
+
+/* ---- the importer closes what it does not know, as daemons do, and goes on ---- */
+
+static void line_closed(void) {
+    weir_pool *pool = pool_to_share(0);
+    void *lent;
+    peer other = peer_start("line_closed");
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &lent));
+    contents_fill(lent, 1, BLOCK);
+    send_pool(other.socket, pool);
+    send_block(other.socket, pool, lent);
+    peer_await(other.socket, 'c');
+    CHECK_OK(weir_pool_free_synced(pool, lent));
+    pause_ms(50);
+    CHECK_EQUAL(pending(pool), BLOCK); /* it may still use the memory */
+    peer_kill(&other);
+    await_return(pool);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void line_closed_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    (void)receive_block(socket, pool);
+    for (int file = 3; file < 100; file++) {
+        if (file != socket) {
+            close(file);
+        }
+    }
+    peer_tell(socket, 'c');
+    for (;;) {
+        pause();
+    }
+}
+
+/* ---- the exporter dies, or its pool ends ---- */
+
+static void exporter_dies(void) {
+    peer other = peer_start("exporter_dies");
+    weir_pool *pool = receive_pool(other.socket);
+    void *block = receive_block(other.socket, pool), *none = NULL;
+    weir_ipc_token token;
+    peer_receive(other.socket, &token, sizeof token);
+    peer_kill(&other);
+    CHECK(contents_are(block, 7, BLOCK));
+    contents_fill(block, 8, BLOCK);
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_pointer(pool, &token, &none));
+    CHECK(contents_are(block, 8, BLOCK));
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    CHECK_EQUAL(CHECK_STATS(pool).reserved_bytes, 0);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void exporter_dies_there(int socket) {
+    weir_pool *pool = pool_to_share(0);
+    void *block, *second;
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &block));
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &second));
+    contents_fill(block, 7, BLOCK);
+    send_pool(socket, pool);
+    send_block(socket, pool, block);
+    send_block(socket, pool, second);
+    for (;;) {
+        pause();
+    }
+}
+
+static void exporter_ends(void) {
+    weir_pool *pool = pool_to_share(0);
+    void *lent;
+    int descriptor;
+    peer other = peer_start("exporter_ends");
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &lent));
+    contents_fill(lent, 5, BLOCK);
+    CHECK_OK(weir_pool_export(pool, &descriptor));
+    CHECK_OK(weir_ipc_send_descriptor(other.socket, descriptor));
+    send_block(other.socket, pool, lent);
+    peer_await(other.socket, 'i');
+    CHECK_OK(weir_pool_free(pool, lent, NULL));
+    CHECK_OK(weir_pool_destroy(pool));
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import(descriptor, &pool));
+    CHECK_SAYS("ended");
+    close(descriptor);
+    peer_tell(other.socket, 'c');
+    peer_join(&other);
+}
+
+static void exporter_ends_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    void *block = receive_block(socket, pool);
+    peer_tell(socket, 'i');
+    peer_await(socket, 'c');
+    CHECK(contents_are(block, 5, BLOCK));
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+/* ---- whoever was to do the work before an event is gone ---- */
+
+static void recorder_dies(void) {
+    if (check_on_device()) {
+        return; /* the driver's affair */
+    }
+    weir_pool *pool;
+    weir_stream s = stream_new();
+    peer other = peer_start("recorder_dies");
+    pool = receive_pool(other.socket);
+    weir_event event = receive_event(other.socket, pool), none = NULL;
+    weir_ipc_token destroyed;
+    peer_receive(other.socket, &destroyed, sizeof destroyed);
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_event(pool, &destroyed, &none));
+    CHECK_SAYS("destroyed");
+    peer_await(other.socket, 'r');
+    CHECK(!event_complete(event));
+    CHECK_OK(weir_stream_wait_event(s, event));
+    peer_kill(&other);
+    CHECK_OK(weir_event_synchronize(event));
+    stream_wait(s);
+    CHECK(event_complete(event));
+    event_end(event);
+    stream_end(s);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void recorder_dies_there(int socket) {
+    weir_pool *pool = pool_to_share(0);
+    weir_event event = event_to_share(), second = event_to_share();
+    weir_stream s = stream_new();
+    weir_ipc_token token;
+    static gate never;
+    send_pool(socket, pool);
+    send_event(socket, pool, event);
+    CHECK_OK(weir_pool_export_event(pool, second, &token));
+    event_end(second);
+    peer_send(socket, &token, sizeof token);
+    queue_gate(s, &never);
+    CHECK_OK(weir_event_record(event, s));
+    peer_tell(socket, 'r');
+    for (;;) {
+        pause();
+    }
+}
+
+static const part parts[] = {
+    {"importer_dies", importer_dies, importer_dies_there, 1},
+    {"line_closed", line_closed, line_closed_there, 1},
+    {"exporter_dies", exporter_dies, exporter_dies_there, 1},
+    {"exporter_ends", exporter_ends, exporter_ends_there, 0},
+    {"recorder_dies", recorder_dies, recorder_dies_there, 1},
+};
+
+int main(int argc, char **argv) { return peer_play(parts, sizeof parts / sizeof *parts, argc, argv); }

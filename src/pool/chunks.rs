@@ -1,0 +1,149 @@
+//! Chunks: blocks of the pool that short staged copies go through one after the other, so that a short copy costs neither a
+//! request nor a free.
+//!
+//! A chunk is one stream's, and in the hands of one caller while a copy goes through it. Its moment is behind all copies that
+//! have: then whoever has it may begin it anew, or give it back, without naming a stream that may be gone. One that is full
+//! before its moment is over is freed on its stream, as any block is. Chunks whose moment is over are given back by whatever
+//! needs memory or counts it: a miss, trim, squeeze, statistics, the end; squeeze, and a miss that is not served otherwise,
+//! wait for the others.
+//!
+//! Invariant: a chunk is a live block, and in the list or in one caller's hands.
+//!
+//! Locks: `chunks`, for a look at the list. Nothing is taken under it, and no driver is called.
+
+use super::Pool;
+use crate::alloc::heap::Heap;
+use crate::alloc::order::COMMON;
+use crate::backend::staging::Moment;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The longest copy that goes through a chunk.
+pub const SHORT: u64 = 64 << 10;
+const CHUNK: u64 = 8 * SHORT;
+/// Pieces begin at multiples of it.
+const GRAIN: u64 = 256;
+/// More chunks than that are kept only while their copies are under way.
+const KEPT: usize = 16;
+
+/// A block that short copies of one stream go through.
+pub struct Chunk {
+    at: Addr,
+    used: u64,
+    /// Two numbers that tell the stream from others.
+    line: (u64, u64),
+    /// Behind all copies through it; None: there were none.
+    until: Option<Arc<dyn Moment>>,
+}
+
+impl Chunk {
+    /// The next piece; the pool has seen to it that there is room.
+    pub fn piece(&mut self, bytes: u64) -> Addr {
+        let at = Addr(self.at.0 + self.used);
+        self.used += bytes.next_multiple_of(GRAIN);
+        at
+    }
+
+    /// A copy through it has just been queued on its stream. `moment` takes a moment there.
+    pub fn used<E>(
+        &mut self,
+        stream: StreamHandle,
+        moment: impl FnOnce() -> Result<Arc<dyn Moment>, E>,
+    ) -> Result<(), E> {
+        if !self.until.as_ref().is_some_and(|known| known.move_on(stream)) {
+            self.until = Some(moment()?);
+        }
+        Ok(())
+    }
+
+    /// Waits for the copies through it.
+    pub fn wait(&self) {
+        if let Some(moment) = &self.until {
+            moment.wait();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.as_ref().is_none_or(|moment| moment.is_over())
+    }
+}
+
+impl Pool {
+    /// A chunk for a copy of at most [`SHORT`] bytes, in a call that names its stream. To be given to `keep_chunk` or
+    /// `free_chunk`.
+    pub fn chunk(&self, line: (u64, u64), bytes: u64, stream: StreamHandle) -> Result<Chunk, Error> {
+        let mut chunks = self.chunks.lock();
+        let known = chunks.iter().position(|chunk| chunk.line == line);
+        let known = known.map(|place| chunks.swap_remove(place));
+        drop(chunks);
+        if let Some(mut chunk) = known {
+            if chunk.used + bytes <= CHUNK {
+                return Ok(chunk);
+            }
+            if chunk.is_over() {
+                chunk.used = 0;
+                return Ok(chunk);
+            }
+            self.free_chunk(chunk, stream)?;
+        }
+        Ok(Chunk {
+            at: self.alloc(CHUNK, 0, StreamHandle::HOST)?,
+            used: 0,
+            line,
+            until: None,
+        })
+    }
+
+    /// For the next copy on the stream.
+    pub fn keep_chunk(&self, chunk: Chunk) {
+        if self.put_chunk(chunk) > KEPT {
+            self.give_back_chunks(false);
+        }
+    }
+
+    /// How many there are then.
+    fn put_chunk(&self, chunk: Chunk) -> usize {
+        let mut chunks = self.chunks.lock();
+        // the end has been through the list: the chunk's memory is gone
+        if !self.ended.load(Ordering::Relaxed) {
+            chunks.push(chunk);
+        }
+        chunks.len()
+    }
+
+    /// Its memory is free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
+    pub fn free_chunk(&self, chunk: Chunk, stream: StreamHandle) -> Result<(), Error> {
+        let free = || self.free(chunk.at, stream).map(drop);
+        free().or_else(|_| free())
+    }
+
+    /// Gives back the chunks whose copies are complete; all of them, if it may `wait`. True if there were any.
+    pub(super) fn give_back_chunks(&self, wait: bool) -> bool {
+        let chunks = mem::take(&mut *self.chunks.lock());
+        let mut any = false;
+        for chunk in chunks {
+            if wait {
+                chunk.wait();
+            }
+            if chunk.is_over() {
+                any |= self.free_synced(chunk.at).is_ok();
+            } else {
+                self.put_chunk(chunk);
+            }
+        }
+        any
+    }
+
+    /// The pool ends: queued work is waited for before the memory goes. The caller holds the books.
+    pub(super) fn end_chunks(&self, heap: &mut Heap) {
+        for chunk in mem::take(&mut *self.chunks.lock()) {
+            if let Ok(block) = heap.find_block(chunk.at.0) {
+                self.part_with(chunk.at);
+                let _ = heap.free(block, COMMON, true);
+            }
+        }
+    }
+}
