@@ -721,61 +721,6 @@ weir_status weir_pool_get_memory(weir_pool *pool,
 weir_status weir_finalize(void);
 
 /**
- * Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
- * `stream` from now on may use the block; other streams must be ordered behind this call by the program.
- * Before it fails for lack of memory it waits for all queued work, whose memory may then serve it.
- *
- * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
- * WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
- */
-weir_status weir_pool_alloc(weir_pool *pool,
-                            size_t bytes,
-                            weir_stream stream,
-                            void **ptr);
-
-/**
- * Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
- *
- * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ALIGNMENT.
- */
-weir_status weir_pool_alloc_aligned(weir_pool *pool,
-                                    size_t bytes,
-                                    size_t alignment,
-                                    weir_stream stream,
-                                    void **ptr);
-
-/**
- * Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
- * now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
- * reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
- * left to do.
- *
- * Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
- * WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
- * WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
- */
-weir_status weir_pool_free(weir_pool *pool,
-                           void *ptr,
-                           weir_stream stream);
-
-/**
- * Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
- *
- * Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
- */
-weir_status weir_pool_free_synced(weir_pool *pool,
-                                  void *ptr);
-
-/**
- * Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
- *
- * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
- * WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
- * WEIR_ERROR_UNLOADED.
- */
-weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
-
-/**
  * Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
  * them needs no growth. The arrays may be NULL if `n` is 0.
  *
@@ -833,6 +778,61 @@ weir_status weir_pool_set_attribute(weir_pool *pool,
 weir_status weir_pool_get_attribute(weir_pool *pool,
                                     int32_t attribute,
                                     uint64_t *value);
+
+/**
+ * Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
+ * `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+ * Before it fails for lack of memory it waits for all queued work, whose memory may then serve it.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
+ * WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_alloc(weir_pool *pool,
+                            size_t bytes,
+                            weir_stream stream,
+                            void **ptr);
+
+/**
+ * Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
+ *
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ALIGNMENT.
+ */
+weir_status weir_pool_alloc_aligned(weir_pool *pool,
+                                    size_t bytes,
+                                    size_t alignment,
+                                    weir_stream stream,
+                                    void **ptr);
+
+/**
+ * Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
+ * now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
+ * reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+ * left to do.
+ *
+ * Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
+ * WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
+ * WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
+ */
+weir_status weir_pool_free(weir_pool *pool,
+                           void *ptr,
+                           weir_stream stream);
+
+/**
+ * Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+ *
+ * Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
+ */
+weir_status weir_pool_free_synced(weir_pool *pool,
+                                  void *ptr);
+
+/**
+ * Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
+ * WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
+ * WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
 
 /**
  * Sets what another GPU may do with the pool's memory, now and later: a weir_access. It is for all of the pool's memory

@@ -10,8 +10,9 @@ use common::standin::{Device, Object, all_calls, alone, control, ok, open, strea
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir::config::{Config, MemoryKind};
+use weir::ffi::blocks::{weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
 use weir::ffi::copies::{weir_copy_async, weir_copy_async_hold, weir_stream_defer};
-use weir::ffi::pool::{weir_finalize, weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
+use weir::ffi::pool::weir_finalize;
 use weir::ffi::status::weir_status::{self, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_OK};
 use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
 use weir::lifecycle::end;

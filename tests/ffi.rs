@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use weir::ffi::access::weir_pool_set_access;
 use weir::ffi::batch::*;
+use weir::ffi::blocks::*;
 use weir::ffi::host_streams::*;
 use weir::ffi::options::*;
 use weir::ffi::order::*;

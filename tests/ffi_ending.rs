@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // The C interface is called as C calls it.
 
 use std::ptr::{null, null_mut, without_provenance_mut};
+use weir::ffi::blocks::*;
 use weir::ffi::options::*;
 use weir::ffi::pool::*;
 use weir::ffi::status::weir_status::*;

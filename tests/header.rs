@@ -11,12 +11,13 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 14] = [
+const CHAPTERS: [&str; 15] = [
     "types",
     "status",
     "text",
     "options",
     "pool",
+    "blocks",
     "access",
     "copies",
     "batch",

@@ -8,9 +8,10 @@
 //! Locks: none of its own.
 
 use super::args;
+use super::blocks::{alloc, free_beside, free_synced};
 use super::guard::{InChild, guard};
 use super::options;
-use super::pool::{addr, alloc, free_beside, free_synced};
+use super::pool::addr;
 use super::status::weir_status;
 use super::text;
 use super::types::weir_stream;

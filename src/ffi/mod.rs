@@ -11,6 +11,7 @@
 pub mod access;
 mod args;
 pub mod batch;
+pub mod blocks;
 pub mod capture;
 pub mod copies;
 pub mod frameworks;

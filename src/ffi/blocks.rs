@@ -1,0 +1,316 @@
+//! Blocks of a pool, one at a time.
+
+use super::args::{self, Out};
+use super::guard::{InChild, guard};
+use super::pool::{addr, give_back, pointer, serve, stream, watched};
+use super::status::weir_status;
+use super::types::{weir_pool, weir_stream};
+use super::valgrind;
+use crate::backend::own::Mine;
+use crate::backend::process;
+use crate::base::error::Error;
+use crate::base::units::{Addr, StreamHandle};
+use crate::lifecycle::threads::{self, Caches};
+use crate::lifecycle::{end, order};
+use crate::pool::{Pool, ThreadCache};
+use std::cell::Ref;
+use std::ffi::c_void;
+
+/// Tells valgrind that a block goes back, if the pool has it.
+fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
+    if pool.block_size(at).is_some() {
+        valgrind::freed(at, in_flight);
+    }
+}
+
+/// Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
+/// `stream` from now on may use the block; other streams must be ordered behind this call by the program.
+/// Before it fails for lack of memory it waits for all queued work, whose memory may then serve it.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_OUT_OF_MEMORY; WEIR_ERROR_SIZE_TOO_LARGE;
+/// WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc(
+    pool: *mut weir_pool,
+    bytes: usize,
+    stream: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    let mine = threads::mine();
+    let cache = own_cache(&mine, pool, stream);
+    if let Some(cache) = &cache
+        && !ptr.is_null()
+        && let Some(at) = cache.alloc_small(bytes as u64)
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    // SAFETY: the caller's promise about `ptr`, passed on.
+    unsafe { alloc_plain(pool, bytes, stream, ptr, cache) }
+}
+
+/// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
+///
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ALIGNMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_alloc_aligned(
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    stream: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    // SAFETY: the caller's promise about `ptr`, passed on.
+    unsafe { alloc("weir_pool_alloc_aligned", pool, bytes, alignment, stream, ptr) }
+}
+
+/// The same as `weir_pool_alloc_aligned`.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+pub(super) unsafe fn alloc(
+    name: &str,
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    let alignment = match alignment {
+        1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256 => 0, // every block's
+        other => other,
+    };
+    let mine = threads::mine();
+    if alignment == 0
+        && !ptr.is_null()
+        && let Some(cache) = own_cache(&mine, pool, on)
+        && let Some(at) = cache
+            .alloc_small(bytes as u64)
+            .or_else(|| cache.alloc_larger(bytes as u64))
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr) }
+}
+
+/// The calling thread's cache, if it may be asked without further ado.
+#[inline(always)]
+fn own_cache(
+    mine: &Option<Mine<Caches>>,
+    pool: *mut weir_pool,
+    on: weir_stream,
+) -> Option<Ref<'_, ThreadCache>> {
+    match process::disturbed() {
+        true => None,
+        false => mine.as_ref()?.of(pool.addr(), stream(on)),
+    }
+}
+
+/// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments, so that
+/// the other one, which nearly all calls of many programs end in, has to keep no register.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_plain(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    if let Some(cache) = &cache
+        && !ptr.is_null()
+        && let Some(at) = cache.alloc_larger(bytes as u64)
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    drop(cache);
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr) }
+}
+
+/// The caller has its block.
+///
+/// # Safety
+/// `ptr` can be written.
+#[inline(always)]
+unsafe fn hand_out(at: Addr, ptr: *mut *mut c_void) -> weir_status {
+    // SAFETY: the caller's promise.
+    unsafe { ptr.write(pointer(at)) };
+    weir_status::WEIR_OK
+}
+
+/// What is left of a request: the thread's cache where it has to ask the driver whose the stream is, and the pool.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_rest(
+    name: &str,
+    pool: *mut weir_pool,
+    bytes: usize,
+    alignment: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    guard(name, InChild::Refuse, || {
+        let (handle, on) = (args::handle(pool)?, stream(on));
+        let (bytes, alignment) = (bytes as u64, alignment as u64);
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(ptr, "ptr") }?;
+        let kept = match process::disturbed() {
+            true => None,
+            false => threads::cached(handle, on, |cache| cache.alloc_rest(bytes, alignment)),
+        };
+        let at = match kept {
+            Some(at) => at,
+            None => alloc_beside(handle, bytes, alignment, on)?,
+        };
+        out.set(pointer(at));
+        Ok(())
+    })
+}
+
+/// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
+fn not_asked<R>(handle: usize, on: StreamHandle, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    match valgrind::active() {
+        true => threads::cached(handle, on, ask),
+        false => None,
+    }
+}
+
+/// A block that the thread's cache did not have.
+fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> Result<Addr, Error> {
+    serve(handle, |pool| {
+        let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
+            Some(at) => at,
+            None => threads::beside(pool, handle, on, |own| {
+                pool.alloc_beside(own, bytes, alignment, on)
+            })?,
+        };
+        if watched(pool) {
+            valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
+        }
+        Ok(at)
+    })
+}
+
+/// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
+/// now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
+/// reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+/// left to do.
+///
+/// Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
+/// WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
+/// WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    stream: weir_stream,
+) -> weir_status {
+    let on = super::pool::stream(stream);
+    let mine = threads::mine();
+    let cache = own_cache(&mine, pool, stream);
+    match cache.as_ref().and_then(|cache| cache.free_small(addr(ptr))) {
+        Some(_) => weir_status::WEIR_OK,
+        None => free_rest(pool, ptr, on, cache),
+    }
+}
+
+/// As `alloc_plain`.
+#[inline(never)]
+fn free_rest(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    if cache.is_some_and(|cache| cache.free_larger(addr(ptr)).is_some()) {
+        return weir_status::WEIR_OK;
+    }
+    guard("weir_pool_free", InChild::Ignore, || {
+        let handle = args::handle(pool)?;
+        let kept = match process::disturbed() {
+            true => None,
+            false => threads::cached(handle, on, |cache| cache.free_rest(addr(ptr))),
+        };
+        match kept {
+            Some(_) => Ok(()),
+            None => free_beside(handle, ptr, on),
+        }
+    })
+}
+
+/// Frees a block that the thread's cache did not keep.
+pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        let at = addr(ptr);
+        if watched(pool) {
+            announce_free(pool, at, order::is_host_stream(on));
+        }
+        match not_asked(handle, on, |cache| cache.free(at)) {
+            Some(_) => Ok(()),
+            None => threads::beside_in_free(pool, handle, on, |own| pool.free_beside(own, at, on)).map(drop),
+        }
+    })
+}
+
+/// Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+///
+/// Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_free_synced(pool: *mut weir_pool, ptr: *mut c_void) -> weir_status {
+    guard("weir_pool_free_synced", InChild::Ignore, || {
+        free_synced(args::handle(pool)?, ptr)
+    })
+}
+
+pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> {
+    give_back(handle, &[ptr], |pool| {
+        if ptr.is_null() {
+            return Ok(());
+        }
+        if watched(pool) {
+            announce_free(pool, addr(ptr), false);
+        }
+        pool.free_synced(addr(ptr)).map(drop)
+    })
+}
+
+/// Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
+///
+/// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
+/// WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
+/// WEIR_ERROR_UNLOADED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weir_pool_record_stream(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    stream: weir_stream,
+) -> weir_status {
+    guard("weir_pool_record_stream", InChild::Refuse, || {
+        let handle = args::handle(pool)?;
+        if ptr.is_null() {
+            return Err(Error::NullPointer {
+                what: "ptr",
+                hint: "pass a live block",
+            });
+        }
+        let on = super::pool::stream(stream);
+        serve(handle, |pool| {
+            if watched(pool) && order::is_host_stream(on) {
+                valgrind::shared();
+            }
+            pool.record_stream(addr(ptr), on)
+        })
+        .map_err(end::find_owner)
+    })
+}
