@@ -46,7 +46,7 @@ Steps:
   cccl_memcheck    the programs of thrust and rmm under memcheck with its leak check
   examples_memcheck  the examples of Thrust and RMM under the same
   clients          PyTorch and CuPy with weir (scripts/gpu-clients.py); needs both, skip it where they are not
-  kokkos           the Kokkos tests and example, also under memcheck, with the Kokkos of --kokkos; without one they are not run
+  kokkos           the Kokkos tests and example, also under memcheck, with the Kokkos of --kokkos; absent without one
 END
 }
 

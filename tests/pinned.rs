@@ -10,7 +10,7 @@ use common::standin::{Device, alone, calls, fail, ok, open, stream};
 use std::ptr::with_exposed_provenance_mut;
 use weir::backend::cuda::{Options, Place};
 use weir::backend::{Access, Backend, BackendError};
-use weir::base::units::{Addr, StreamHandle};
+use weir::base::units::{Addr, CaptureId, StreamHandle};
 use weir::config::{Config, MemoryKind};
 use weir::pool::Pool;
 
@@ -187,6 +187,9 @@ fn what_a_copy_uses_is_held_back() {
                 };
                 let (held, other) = (block(slow), block(quick));
                 ok!(stream_synchronize(quick));
+                // the end of a graph that has nothing to do with them changes nothing
+                pool.release_capture(CaptureId(bytes + u64::from(synced)))
+                    .expect("a graph");
                 for at in [held, other] {
                     match synced {
                         true => pool.free_synced(at).expect("a free"),

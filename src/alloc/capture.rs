@@ -72,7 +72,7 @@ impl Heap {
         self.also_used.retain(|_, users| {
             users.born = users.born.filter(|born| born.capture != Some(capture));
             users.streams.retain(|user| user.capture != Some(capture));
-            users.born.is_some() || !users.streams.is_empty() || users.loan.number != 0
+            users.use_it() || users.loan.number != 0
         });
         let parts = self
             .streams()

@@ -94,6 +94,11 @@ impl Gate {
         (self.shut.load(Ordering::Acquire) == 0).then_some(pass)
     }
 
+    /// Does the owner need a fence of its own, so that `enter_quick` lets nobody in?
+    pub fn is_fenced(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) & FENCED != 0
+    }
+
     #[cold]
     #[inline(never)]
     fn is_open_behind_fence(&self) -> bool {

@@ -5,7 +5,7 @@
 //! and go in no order, and some more memory makes most moves needless. So the share grows step by step until requests
 //! hardly move pages any more; then long extents are kept whole, and earlier windows are not looked for.
 //!
-//! No lock of its own: the heap's. Callers: `rest` counts moves; `pool::miss` asks for the share; `pool::release` ends it.
+//! No lock of its own: the heap's. Callers: `rest` counts moves; `pool::sources` asks for the share; `flush` ends it.
 
 /// Requests that moved pages until the share may grow...
 const REQUESTS: u64 = 16;
@@ -15,7 +15,7 @@ const OFTEN: u64 = 16;
 const STILL: u64 = 256;
 /// So many requests of known lengths that moved pages, one after the other, end it: there is some order after all...
 const AGAIN: u64 = 64;
-/// ...or twice as many after each time that this turned out wrong, up to so many times as many.
+/// ...or twice as many after each time that this turned out wrong, so often at most.
 const DOUBTS: u32 = 16;
 /// How much it grows at a time, and at most.
 const STEP: f64 = 1.0 / 32.0;

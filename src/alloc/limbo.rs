@@ -34,6 +34,11 @@ pub struct Limbo {
 }
 
 impl Users {
+    /// Does a graph, a stream or a copy?
+    pub(super) fn use_it(&self) -> bool {
+        self.born.is_some() || !self.streams.is_empty() || !self.copies.is_empty()
+    }
+
     /// A free allocates nothing.
     fn make_room(&mut self) {
         let most = self.streams.len() + self.copies.len() + 2;
@@ -102,8 +107,7 @@ impl Heap {
                 _ => users.streams.push(Timeline::of(here.stream)),
             }
         }
-        let used = users.born.is_some() || !users.streams.is_empty() || !users.copies.is_empty();
-        (used || users.loan.borrowers > 0).then_some(users)
+        (users.use_it() || users.loan.borrowers > 0).then_some(users)
     }
 
     /// A block freed while others use it waits for all of them. Events of streams can be recorded only in calls

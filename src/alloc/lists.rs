@@ -133,7 +133,7 @@ impl Lists {
         }
     }
 
-    /// The same where the block is of no slab, and aligned as those are.
+    /// Takes a block that is of no slab, aligned as all such are.
     #[inline]
     pub fn pick_larger(&self, bytes: u64) -> Option<Kept> {
         match bytes > LONG {

@@ -3,7 +3,8 @@
 //! A thread-local variable of a shared library is reached by a call of `__tls_get_addr`, before which the caller saves all
 //! registers that it still needs. Here two words of each thread say where its value is; they are reached through a TLS
 //! descriptor, whose call keeps every register but one and is two instructions where the words are in the static TLS
-//! block, as they are for a library that the program is linked with, and mostly for one that is loaded later. A linker that
+//! block, as they are for a library that the program is linked with. For one that is loaded later it costs about as much as
+//! `__tls_get_addr`, because what weir has of each thread is more than the C library has set aside for such. A linker that
 //! makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local storage access in
 //! dynamic libraries", 2006.) On aarch64 descriptors are what compilers use anyway.
 

@@ -1,4 +1,5 @@
-//! What every exported function passes through: the forked child's answer, the panic boundary, the last error.
+//! What every exported function passes through: the forked child's answer, the panic boundary, the last error. (What
+//! threads' caches serve does not, because nothing in it can panic.)
 
 use super::status::weir_status;
 use super::text;

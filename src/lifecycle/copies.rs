@@ -206,6 +206,8 @@ fn queue_copy(copy: Copy, stream: StreamHandle, queue: &Queue) -> Result<(), Err
     queue
         .copy(copy.to, copy.from, copy.bytes)
         .map_err(|error| stream_error(stream, error))?;
+    // it is queued: what fails for one end must not keep the other from being noted
+    let mut noted = Ok(());
     for (pool, block) in blocks.into_iter().flatten() {
         // a pool hears of streams of its own kind only
         let knows = match queue {
@@ -214,10 +216,10 @@ fn queue_copy(copy: Copy, stream: StreamHandle, queue: &Queue) -> Result<(), Err
             Queue::None => false,
         };
         if knows {
-            pool.copy_queued(block, stream)?;
+            noted = noted.and(pool.copy_queued(block, stream));
         }
     }
-    Ok(())
+    noted
 }
 
 /// The same, with `release` called when the copy is complete.

@@ -10,7 +10,7 @@
 //!
 //! Invariant: `count` = functions in `lines`, and the one that is being called.
 //!
-//! Locks: `STATE`; nothing else is taken under it.
+//! Locks: `FINISHING`, then `STATE`; nothing else is taken under that one.
 
 use super::end;
 use crate::backend::process;
@@ -55,6 +55,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     thread: None,
     closing: false,
 });
+/// Held by who waits for the end of the thread: whoever comes meanwhile waits, too.
+static FINISHING: Mutex<()> = Mutex::new(());
 /// There is something to wait for, or nothing will come any more.
 static CALLED: Condvar = Condvar::new();
 
@@ -165,6 +167,7 @@ pub fn finish() {
     if CALLS.get() || process::forked() {
         return;
     }
+    let _one = FINISHING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut now = state();
     now.closing = true;
     let thread = now.thread.take();

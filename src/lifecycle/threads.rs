@@ -113,7 +113,7 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-/// The calling thread's caches, if it has asked `cached` before.
+/// The calling thread's caches, if it has called `cached` or `beside` before.
 #[inline(always)]
 pub fn mine() -> Option<Mine<Caches>> {
     OWN.known()

@@ -67,7 +67,7 @@ impl ThreadCache {
 
     /// The same where these two were asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
-        match self.declared && align == 0 {
+        match self.declared && align == 0 && !self.cache.gate.is_fenced() {
             true => None,
             false => self.alloc(bytes, align),
         }
@@ -101,7 +101,7 @@ impl ThreadCache {
 
     /// The same where `free_small` and `free_larger` were asked.
     pub fn free_rest(&self, at: Addr) -> Option<u64> {
-        match self.declared {
+        match self.declared && !self.cache.gate.is_fenced() {
             true => None,
             false => self.free(at),
         }
