@@ -4,37 +4,43 @@
 //!
 //! Both ways the parts of pieces (`PART`) are handed out to the threads in order, and a piece is whole when all of its parts
 //! are copied. A piece may be begun when its slot is free: `open` pieces may. The calling thread queues the copies of the
-//! stream, and copies parts itself as long as it has nothing else to do. It is woken by a thread that ends a piece, and
-//! waits for the stream only if nothing can go on without.
+//! stream, and looks at what it has done; it copies parts itself only where few others do, since a part takes as long as half
+//! of a piece's copy. It waits for the stream only if nothing can go on without.
 //!
-//! Threads are started by each copy that is worth them and have ended when it returns: 15 of them take less than a
+//! Threads are started by each copy that is worth them and have ended when it returns: 11 of them take less than a
 //! hundredth of a copy of a GiB, and nothing is left behind for a fork or the end of the process.
 //!
-//! Locks: `state`, for a look at two numbers; never while anything is copied or queued.
+//! Locks: a bell's door, to fall asleep or wake who sleeps; never while anything is copied or queued.
 
 use super::BackendError;
 use super::transfer;
 use crate::base::units::{Addr, StreamHandle};
 use std::collections::VecDeque;
+use std::hint;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, available_parallelism};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a thread copies at a time.
 const PART: usize = 256 << 10;
 /// The longest piece, and the most pieces that are on their way at a time: all of them stay in the processor's cache, from which
-/// the stream reads what threads have just written. Beside an H100 (16 cores of a Xeon, 2026-11-21) 1 GiB went in at 49 GB/s
-/// with 6 slots, 45 with 12, 41 with 24, and at 32 and 39 with pieces of twice and half the length.
+/// the stream reads what threads have just written. Beside an H100 (16 cores of a Xeon, 2 MiB of second-level cache each,
+/// 2026-11-22) 1 GiB went in at 51 GB/s and out at 52 with 6 slots, at 49 and 52 with 12, at 42 and 31 with 4; with pieces of half the length at 31
+/// and 27.
 const PIECE: usize = 4 << 20;
 const SLOTS: usize = 6;
 /// A thread more is worth its start for so much.
 const SHARE: usize = 2 << 20;
-const THREADS: usize = 16;
+/// Threads of a copy, the caller among them: with 16 it was as fast (50 and 52 GB/s), with 8 slower (50 and 47; with 12 slots 39 and 37).
+const THREADS: usize = 12;
+/// With so many other threads the caller copies no parts.
+const ENOUGH: usize = 4;
 const STACK: usize = 256 << 10;
-/// How long the caller sleeps at most before it looks at the stream again.
-const NAP: Duration = Duration::from_micros(50);
+/// How long a thread looks for what it waits for before it sleeps, and how often between two offers to others to run.
+const AWAKE: Duration = Duration::from_micros(100);
+const SPINS: usize = 64;
 
 /// A point in the work of a stream.
 pub trait Moment: Send + Sync {
@@ -90,7 +96,7 @@ impl Staged {
     /// [`Staged::slots`] says, and nobody else uses them.
     pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::In);
-        run.with_threads(|| {
+        run.with_threads(|others| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
             run.open(slots.len());
             for piece in 0..run.pieces {
@@ -100,7 +106,7 @@ impl Staged {
                         run.open(1);
                     }
                     if run.is_open(piece) {
-                        run.help(piece);
+                        run.help(piece, others);
                     } else if let Some(oldest) = queued.pop_front() {
                         oldest.wait();
                         run.open(1);
@@ -119,7 +125,7 @@ impl Staged {
     /// Copies what only the stream may read to host memory, through `slots`. Pre: as for `into_stream`.
     pub fn out_of_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::Out);
-        run.with_threads(|| {
+        run.with_threads(|others| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
             let (mut next, mut arrived, mut whole) = (0, 0, 0);
             while whole < run.pieces {
@@ -135,7 +141,7 @@ impl Staged {
                     run.open(1);
                 }
                 if whole < arrived {
-                    run.help(whole);
+                    run.help(whole, others);
                 } else if let Some(oldest) = queued.pop_front() {
                     oldest.wait();
                     arrived += 1;
@@ -179,16 +185,10 @@ struct Run {
     next: AtomicUsize,
     /// Parts of each piece that are not copied yet.
     left: Vec<AtomicUsize>,
-    state: Mutex<State>,
-    opened: Condvar,
-    ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
     /// So many pieces may be copied.
-    open: usize,
-    given_up: bool,
+    open: AtomicUsize,
+    given_up: AtomicBool,
+    threads: Bell,
 }
 
 impl Run {
@@ -205,16 +205,16 @@ impl Run {
             slots: slots.to_vec(),
             next: AtomicUsize::new(0),
             left: (0..pieces).map(|index| AtomicUsize::new(parts(index))).collect(),
-            state: Mutex::default(),
-            opened: Condvar::new(),
-            ended: Condvar::new(),
+            open: AtomicUsize::new(0),
+            given_up: AtomicBool::new(false),
+            threads: Bell::default(),
         })
     }
 
     /// Runs the caller's side beside threads that copy parts, and waits for these.
     fn with_threads(
         self: &Arc<Run>,
-        caller: impl FnOnce() -> Result<(), BackendError>,
+        caller: impl FnOnce(usize) -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let wanted = self.copy.bytes as usize / SHARE;
         let most = match wanted {
@@ -228,18 +228,14 @@ impl Run {
         };
         // the caller does what nobody else does
         let threads: Vec<_> = (0..wanted.min(most)).map_while(start).collect();
-        let outcome = caller();
-        self.state().given_up = true;
-        self.opened.notify_all();
+        let outcome = caller(threads.len());
+        self.given_up.store(true, Ordering::SeqCst);
+        self.threads.ring();
         for thread in threads {
             // its panic has been printed, and a part that is missing has kept the caller from ending well
             let _ = thread.join();
         }
         outcome
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the next part. False: there is none, or, for who does not `wait`, none that may be copied now.
@@ -253,14 +249,11 @@ impl Run {
             });
         let Ok(part) = claim else { return false };
         let (piece, within) = (part / of_piece, part % of_piece * PART);
-        let mut state = self.state();
-        while state.open <= piece {
-            if state.given_up {
-                return false;
-            }
-            state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+        self.threads
+            .wait(|| self.is_open(piece) || self.given_up.load(Ordering::SeqCst));
+        if !self.is_open(piece) {
+            return false;
         }
-        drop(state);
         let (start, bytes) = self.span(piece);
         let (at, slot) = (start + within, self.in_slot(start + within));
         let bytes = PART.min(bytes - within);
@@ -268,31 +261,32 @@ impl Run {
             Way::In => transfer::copy(slot, self.copy.source(at), bytes),
             Way::Out => transfer::copy(self.copy.target(at), slot, bytes),
         }
-        if self.left[piece].fetch_sub(1, Ordering::AcqRel) == 1 {
-            let _state = self.state();
-            self.ended.notify_all();
-        }
+        self.left[piece].fetch_sub(1, Ordering::Release);
         true
     }
 
-    /// The calling thread copies a part, or waits a moment for those who do.
-    fn help(&self, piece: usize) {
-        if !self.copy_next(false) {
-            let state = self.state();
-            if !self.is_whole(piece) {
-                drop(self.ended.wait_timeout(state, NAP));
+    /// The calling thread copies a part, or waits a moment for the `others`.
+    fn help(&self, piece: usize, others: usize) {
+        if others >= ENOUGH || !self.copy_next(false) {
+            // not for long: what the stream has done lets others go on
+            for _ in 0..SPINS {
+                if self.is_whole(piece) {
+                    return;
+                }
+                hint::spin_loop();
             }
+            thread::yield_now();
         }
     }
 
     /// Lets so many more pieces be copied.
     fn open(&self, more: usize) {
-        self.state().open += more;
-        self.opened.notify_all();
+        self.open.fetch_add(more, Ordering::SeqCst);
+        self.threads.ring();
     }
 
     fn is_open(&self, piece: usize) -> bool {
-        piece < self.state().open
+        piece < self.open.load(Ordering::SeqCst)
     }
 
     fn is_whole(&self, piece: usize) -> bool {
@@ -312,10 +306,49 @@ impl Run {
     }
 }
 
+/// Where threads wait for something that another one does. They look for it a while before they sleep: to wake the threads of a
+/// copy takes longer than its stream takes for a piece.
+#[derive(Debug, Default)]
+struct Bell {
+    asleep: AtomicUsize,
+    door: Mutex<()>,
+    rung: Condvar,
+}
+
+impl Bell {
+    /// Until `done`.
+    fn wait(&self, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while begun.elapsed() < AWAKE {
+            for _ in 0..SPINS {
+                if done() {
+                    return;
+                }
+                hint::spin_loop();
+            }
+            thread::yield_now();
+        }
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        // counted before it looks: who rings has changed something before it looks for sleepers
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        while !done() {
+            door = self.rung.wait(door).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes who sleeps. Pre: what they wait for has been done, in the order of `SeqCst`.
+    fn ring(&self) {
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            let _door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+            self.rung.notify_all();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
 
     /// A stream whose copies are done when somebody waits for them, or soon after.
     #[derive(Default)]
