@@ -240,6 +240,28 @@ fn an_imported_pool_allocates_nothing_and_lets_its_memory_go() {
     pair.end();
 }
 
+#[test]
+fn each_of_many_blocks_comes_back_when_it_is_given_back() {
+    let pair = Pair::new(config());
+    let here: Vec<Addr> = (0..600).map(|_| pair.alloc(256)).collect();
+    let there: Vec<Addr> = here.iter().map(|&at| pair.pass(at).unwrap()).collect();
+    for at in here {
+        pair.exporter.free(at, NONE).unwrap();
+    }
+    let bytes = pair.exporter.stats().unwrap().pending / 600;
+    // from the middle, so that each is far from both ends of what is held
+    let (before, after) = there.split_at(350);
+    for (n, &at) in after.iter().chain(before).enumerate() {
+        pair.importer.free(at, NONE).unwrap();
+        let held = 599 - n as u64;
+        assert_eq!(pair.exporter.stats().unwrap().pending, held * bytes);
+        if n % 50 == 0 {
+            pair.validate();
+        }
+    }
+    pair.end();
+}
+
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.
 #[test]
 fn contents_stay_whoever_frees_first() {
