@@ -1,7 +1,11 @@
 //! Pools shared between processes, with both ends in one: the books of both, whatever call fails, and random programs.
 
+mod common;
+
+use common::hook::Hooked;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use weir::backend::call::Call;
 use weir::backend::fault::Faulty;
 use weir::backend::host::HostBackend;
@@ -37,21 +41,35 @@ fn little() -> Config {
 struct Pair {
     here: Arc<Faulty>,
     there: Arc<Faulty>,
+    /// Of the exporter's backend.
+    hooks: Arc<Hooked>,
     exporter: Arc<Pool>,
     importer: Pool,
+}
+
+fn door(exporter: &Arc<Pool>) -> Socket {
+    Socket::through(exporter.export().unwrap().as_fd()).unwrap()
+}
+
+/// Fails where a call would wait for ever.
+fn in_time<R: Send + 'static>(call: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, answer) = mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    answer.recv_timeout(Duration::from_secs(20)).expect("an answer")
 }
 
 impl Pair {
     fn new(config: Config) -> Pair {
         let here = Faulty::new(HostBackend::shared().unwrap());
         let there = Faulty::new(HostBackend::shared().unwrap());
-        let exporter = Arc::new(Pool::new(config.clone(), here.clone()).unwrap());
-        let door = Socket::through(exporter.export().unwrap().as_fd()).unwrap();
-        let importer = Importer::new(Line::open(&door).unwrap(), there.clone());
+        let hooks = Hooked::new(here.clone());
+        let exporter = Arc::new(Pool::new(config.clone(), hooks.clone()).unwrap());
+        let importer = Importer::new(Line::open(&door(&exporter)).unwrap(), there.clone());
         let importer = Pool::of_imported(config, importer).unwrap();
         Pair {
             here,
             there,
+            hooks,
             exporter,
             importer,
         }
@@ -260,6 +278,33 @@ fn each_of_many_blocks_comes_back_when_it_is_given_back() {
         }
     }
     pair.end();
+}
+
+#[test]
+fn a_porter_that_panics_keeps_nobody_waiting() {
+    let pair = Pair::new(config());
+    let (lent, other) = (pair.alloc(20 * MIB), pair.alloc(20 * MIB));
+    let there = pair.pass(lent).unwrap();
+    write(lent, 7, 20 * MIB);
+    pair.hooks.before(Call::Export, || panic!("the test's own"));
+    let refused = pair.pass(other);
+    assert!(matches!(refused, Err(Error::Stale(_))), "{refused:?}");
+    pair.exporter.free(lent, NONE).unwrap();
+    let exporter = pair.exporter.clone();
+    let stats = in_time(move || exporter.trim(0).and_then(|()| exporter.stats()).unwrap());
+    // whoever has it may still use it, and there is nobody to be told otherwise
+    assert_eq!(stats.pending, 20 * MIB);
+    assert!(holds(there, 7, 20 * MIB));
+    let again = pair.exporter.export();
+    assert!(matches!(&again, Err(Error::Internal(_))), "{again:?}");
+    let again = pair.exporter.export_pointer(other);
+    assert!(matches!(&again, Err(Error::Internal(_))), "{again:?}");
+    pair.validate();
+    pair.importer.free(there, NONE).unwrap();
+    assert_eq!(pair.importer.end().blocks, 0);
+    pair.there.assert_empty();
+    assert_eq!(pair.exporter.end().blocks, 1);
+    pair.here.assert_empty();
 }
 
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.

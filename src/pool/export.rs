@@ -6,10 +6,11 @@
 //! of its may run on until the process has ended altogether, that is waited for, where the system lets one do so.
 //!
 //! The porter sleeps in the kernel and is started by the first export. It is asked to catch up before the pool looks for
-//! memory, gives some back, or tells what it holds: what importers have given back by then counts.
+//! memory, gives some back, or tells what it holds: what importers have given back by then counts. Should it panic, nobody
+//! waits for it any more, importers find the pool gone, and what they have stays lent until the pool ends.
 //!
-//! Locks: `door`, after all others. The porter takes `Heap`, and tries `Grow`; whoever waits for it to catch up may
-//! have `Grow`.
+//! Locks: `door` and the bell, of one rank and never both at once. The porter takes `Heap`, and only tries
+//! `Grow`.
 
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
@@ -22,6 +23,7 @@ use crate::base::lock::{Rank, Ranked};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Weak};
 use std::thread::{Builder, JoinHandle};
 
@@ -44,6 +46,8 @@ struct Bell {
     done: u64,
     /// It ends, or has ended.
     closing: bool,
+    /// By a panic.
+    failed: bool,
 }
 
 /// The pool's side of its porter.
@@ -70,7 +74,7 @@ impl Door {
             device: pool.backend.device_number()?,
         };
         let bell = Arc::new((Ranked::new(Rank::Door, Bell::default()), Condvar::new()));
-        let mut porter = Porter {
+        let porter = Porter {
             pool: Arc::downgrade(pool),
             near,
             woken,
@@ -127,25 +131,31 @@ struct Porter {
 }
 
 impl Porter {
-    fn work(&mut self, bell: &(Ranked<Bell>, Condvar)) {
+    fn work(mut self, bell: &(Ranked<Bell>, Condvar)) {
         PORTER.set(true);
         process::work_in_background();
-        loop {
-            let state = bell.0.lock();
-            let (asked, behind) = (state.asked, state.asked > state.done);
-            if state.closing {
-                return;
-            }
-            drop(state);
-            if self.look(behind).is_none() {
-                break;
-            }
-            bell.0.lock().done = asked;
-            bell.1.notify_all();
-        }
-        // the pool is no more: nobody will ask again
-        bell.0.lock().closing = true;
+        let rounds = || while self.round(bell).is_some() {};
+        let failed = catch_unwind(AssertUnwindSafe(rounds)).is_err();
+        // importers that wait for an answer find their lines closed
+        drop(self);
+        let mut state = bell.0.lock();
+        (state.closing, state.failed) = (true, failed);
+        drop(state);
         bell.1.notify_all();
+    }
+
+    /// Waits until there is something to do, and does it. None: nobody will ask again.
+    fn round(&mut self, bell: &(Ranked<Bell>, Condvar)) -> Option<()> {
+        let state = bell.0.lock();
+        let (asked, behind) = (state.asked, state.asked > state.done);
+        if state.closing {
+            return None;
+        }
+        drop(state);
+        self.look(behind)?;
+        bell.0.lock().done = asked;
+        bell.1.notify_all();
+        Some(())
     }
 
     /// Does what there is to do on all lines. None: there is no pool any more.
@@ -336,7 +346,15 @@ impl Pool {
             Some(open) => open,
             None => door.insert(Door::open(self).map_err(|error| translate(error, StreamHandle(0)))?),
         };
-        f(open).map_err(|error| translate(error, StreamHandle(0)))
+        let (answer, bell) = (f(open), open.bell.clone());
+        drop(door);
+        if bell.0.lock().failed {
+            return Err(Error::Internal(
+                "the thread that answers importers has panicked, so the pool cannot be shared any more"
+                    .into(),
+            ));
+        }
+        answer.map_err(|error| translate(error, StreamHandle(0)))
     }
 
     fn lend(&self, at: u64, number: u64) -> Option<Extent> {
