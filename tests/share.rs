@@ -11,6 +11,7 @@ use weir::backend::fault::Faulty;
 use weir::backend::host::HostBackend;
 use weir::backend::import::{Importer, Line};
 use weir::backend::ipc::socket::Socket;
+use weir::backend::ipc::{self, Kind, Message};
 use weir::backend::{Backend, BackendError};
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
@@ -305,6 +306,51 @@ fn a_porter_that_panics_keeps_nobody_waiting() {
     pair.there.assert_empty();
     assert_eq!(pair.exporter.end().blocks, 1);
     pair.here.assert_empty();
+}
+
+#[test]
+fn pages_are_handed_over_as_long_as_their_block_is_lent() {
+    let pair = Pair::new(config());
+    let blocks = [pair.alloc(20 * MIB), pair.alloc(20 * MIB)];
+    let [one, two] = blocks.map(|at| {
+        let token = pair.exporter.export_pointer(at).unwrap();
+        [token.at, token.number]
+    });
+    let (line, other) = Socket::pair().unwrap();
+    let hello = (Kind::Hello, [ipc::VERSION]);
+    ipc::send(&door(&pair.exporter), hello.0, &hello.1, &[&other.into()]).unwrap();
+    let answer = |kind| {
+        let message: Message = ipc::receive(&line).unwrap().unwrap();
+        assert_eq!(message.kind, kind);
+        message
+    };
+    answer(Kind::Welcome);
+    let borrow = |block: &[u64]| {
+        ipc::send(&line, Kind::Borrow, block, &[]).unwrap();
+        assert_ne!(answer(Kind::Lent).words[0], 0);
+    };
+    let give_back = |block: &[u64]| ipc::send(&line, Kind::Return, block, &[]).unwrap();
+    let pages = || {
+        ipc::send(&line, Kind::Fetch, &[], &[]).unwrap();
+        answer(Kind::Pages).files.len()
+    };
+    // another thread gives back what it has while the pages of a block are asked for
+    borrow(&one);
+    borrow(&two);
+    give_back(&one);
+    assert_ne!(pages(), 0);
+    // or the same block
+    borrow(&two);
+    give_back(&two);
+    assert_ne!(pages(), 0);
+    borrow(&one);
+    give_back(&one);
+    assert_eq!(pages(), 0, "of a block that is not lent");
+    give_back(&two);
+    for at in blocks {
+        pair.exporter.free(at, NONE).unwrap();
+    }
+    pair.end();
 }
 
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.

@@ -118,7 +118,9 @@ struct Line {
     closed: bool,
     /// What it has borrowed: addresses and numbers.
     loans: Vec<(u64, u64)>,
-    /// Pages of the latest that it has not fetched yet, the next one last.
+    /// What it asked for last.
+    latest: (u64, u64),
+    /// Pages of that which it has not fetched yet, the next one last.
     left: Vec<(PageHandle, u64)>,
 }
 
@@ -202,6 +204,7 @@ impl Welcome {
             peer,
             closed: false,
             loans: Vec::new(),
+            latest: (0, 0),
             left: Vec::new(),
         })
     }
@@ -239,6 +242,7 @@ impl Line {
             (Kind::Borrow, &[at, number]) => match pool.lend(at, number) {
                 Some(Extent { pages, offset, bytes }) => {
                     self.loans.push((at, number));
+                    self.latest = (at, number);
                     self.left = pages;
                     self.left.reverse();
                     self.say(Kind::Lent, &[self.left.len() as u64, offset, bytes], &[])
@@ -249,6 +253,10 @@ impl Line {
             (Kind::Return, &[at, number]) => {
                 if let Some(index) = self.loans.iter().position(|loan| *loan == (at, number)) {
                     pool.take_back(self.loans.swap_remove(index));
+                }
+                // others may be given back while the pages of one are being fetched
+                if !self.loans.contains(&self.latest) {
+                    self.left.clear();
                 }
                 Some(())
             }
