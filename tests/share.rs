@@ -353,6 +353,30 @@ fn pages_are_handed_over_as_long_as_their_block_is_lent() {
     pair.end();
 }
 
+#[test]
+fn the_device_is_asked_under_no_lock() {
+    let here = Faulty::new(HostBackend::shared().unwrap());
+    let hooks = Hooked::new(here.clone());
+    let pool = Arc::new(Pool::new(config(), hooks.clone()).unwrap());
+    let second = pool.clone();
+    hooks.before(Call::DeviceNumber, move || {
+        in_time(move || second.export()).unwrap();
+    });
+    pool.export().unwrap();
+    assert!(hooks.is_done());
+    let asked = here.calls(Call::DeviceNumber);
+    pool.export().unwrap();
+    assert_eq!(here.calls(Call::DeviceNumber), asked, "once is enough");
+    pool.end();
+    here.fail_nth_of(Call::DeviceNumber, 1, BackendError::Other("boom".into()));
+    let pool = Arc::new(Pool::new(config(), here.clone()).unwrap());
+    let failed = pool.export();
+    assert!(matches!(&failed, Err(Error::Backend(why)) if why.contains("boom")));
+    pool.export().unwrap();
+    pool.end();
+    here.assert_empty();
+}
+
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.
 #[test]
 fn contents_stay_whoever_frees_first() {

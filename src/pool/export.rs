@@ -9,8 +9,8 @@
 //! memory, gives some back, or tells what it holds: what importers have given back by then counts. Should it panic, nobody
 //! waits for it any more, importers find the pool gone, and what they have stays lent until the pool ends.
 //!
-//! Locks: `door` and the bell, of one rank and never both at once. The porter takes `Heap`, and only tries
-//! `Grow`.
+//! Locks: `door` and the bell, of one rank and never both at once; no call of the backend is made under either. The porter
+//! takes `Heap`, and only tries `Grow`.
 
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
@@ -64,14 +64,14 @@ pub(super) struct Door {
 }
 
 impl Door {
-    fn open(pool: &Arc<Pool>) -> Result<Door, BackendError> {
+    fn open(pool: &Arc<Pool>, device: [u64; 2]) -> Result<Door, BackendError> {
         let number = socket::unique()?;
         let (near, far) = Socket::door(number)?;
         let (wake, woken) = Socket::pair()?;
         let welcome = Welcome {
             memory: pool.config.memory as u64,
             pool: number,
-            device: pool.backend.device_number()?,
+            device,
         };
         let bell = Arc::new((Ranked::new(Rank::Door, Bell::default()), Condvar::new()));
         let porter = Porter {
@@ -349,10 +349,17 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        let mut device = [0; 2];
         let mut door = self.door.lock();
+        if door.is_none() {
+            drop(door);
+            let asked = self.backend.device_number();
+            device = asked.map_err(|error| translate(error, StreamHandle(0)))?;
+            door = self.door.lock();
+        }
         let open = match &*door {
             Some(open) => open,
-            None => door.insert(Door::open(self).map_err(|error| translate(error, StreamHandle(0)))?),
+            None => door.insert(Door::open(self, device).map_err(|error| translate(error, StreamHandle(0)))?),
         };
         let (answer, bell) = (f(open), open.bell.clone());
         drop(door);

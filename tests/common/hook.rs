@@ -161,6 +161,10 @@ impl Backend for Hooked {
         self.inner.blocks_in_one_page()
     }
 
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        self.around(Call::DeviceNumber, || self.inner.device_number())
+    }
+
     fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
         self.around(Call::Export, || self.inner.export(page))
     }
