@@ -379,11 +379,7 @@ impl Pool {
     fn take_back(&self, (at, number): (u64, u64)) {
         let Ok(mut heap) = self.books() else { return };
         heap.end_loan(at, number);
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
+        self.keep_to_threshold(heap);
     }
 
     /// Waits until all that importers have given back by now is.
