@@ -9,7 +9,7 @@
 //! answer, which waits for the other process. `windows`, alone, for a look into the table.
 
 use super::ipc::token::Token;
-use super::ipc::{self, Kind, Message, socket::Socket};
+use super::ipc::{self, Kind, Message, Welcome, socket::Socket};
 use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
@@ -32,17 +32,6 @@ impl From<BackendError> for Refusal {
     }
 }
 
-/// What an exporter says of its pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// What the memory is, by a number of the exporter's layer.
-    pub memory: u64,
-    /// The pool's number, which no other has.
-    pub pool: [u64; 2],
-    /// The device's number, the same in every process.
-    pub device: [u64; 2],
-}
-
 /// The connection to an exporter.
 #[derive(Debug)]
 pub struct Line {
@@ -63,16 +52,9 @@ impl Line {
         let knock = ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()]);
         knock.map_err(|_| gone())?;
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
-        match (answer.kind, &answer.words[..]) {
-            (Kind::Welcome, &[ipc::VERSION, memory, p0, p1, d0, d1]) => Ok(Line {
-                socket,
-                welcome: Welcome {
-                    memory,
-                    pool: [p0, p1],
-                    device: [d0, d1],
-                },
-            }),
-            _ => Err(Refusal::Invalid("the exporter is another version of weir".into())),
+        match Welcome::read(&answer) {
+            Some(welcome) => Ok(Line { socket, welcome }),
+            None => Err(Refusal::Invalid("the exporter is another version of weir".into())),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{Pool, translate};
 use crate::alloc::lend::Extent;
 use crate::backend::ipc::socket::{self, Socket};
 use crate::backend::ipc::token::{Token, What};
-use crate::backend::ipc::{self, Kind, MOST, Message, words_of};
+use crate::backend::ipc::{self, Kind, MOST, Message, Welcome, words_of};
 use crate::backend::{Backend, BackendError, process};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked};
@@ -101,14 +101,6 @@ fn ring(wake: &Socket) {
     let _ = wake.send(&[0; 8], &[]);
 }
 
-/// What an importer is told first.
-#[derive(Clone, Copy)]
-struct Welcome {
-    memory: u64,
-    pool: [u64; 2],
-    device: [u64; 2],
-}
-
 /// An importer.
 struct Line {
     socket: Socket,
@@ -187,17 +179,16 @@ impl Porter {
             && hello.kind == Kind::Hello
             && let Some(file) = hello.files.pop()
         {
-            self.lines.extend(self.welcome.say(Socket::of(file)));
+            self.lines.extend(Line::open(Socket::of(file), self.welcome));
         }
         Some(())
     }
 }
 
-impl Welcome {
-    fn say(self, socket: Socket) -> Option<Line> {
-        let Welcome { memory, pool, device } = self;
-        let words = [ipc::VERSION, memory, pool[0], pool[1], device[0], device[1]];
-        ipc::send(&socket, Kind::Welcome, &words, &[]).ok()?;
+impl Line {
+    /// With whoever is at the other end. None: nobody is any more.
+    fn open(socket: Socket, welcome: Welcome) -> Option<Line> {
+        ipc::send(&socket, Kind::Welcome, &welcome.words(), &[]).ok()?;
         let peer = socket.peer();
         Some(Line {
             socket,
@@ -208,9 +199,7 @@ impl Welcome {
             left: Vec::new(),
         })
     }
-}
 
-impl Line {
     fn awaited(&self) -> RawFd {
         match &self.peer {
             Some(peer) if self.closed => peer.as_raw_fd(),

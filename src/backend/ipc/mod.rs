@@ -92,6 +92,37 @@ impl Message {
     }
 }
 
+/// What an exporter says of its pool first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// What the memory is, by a number of the exporter's layer.
+    pub memory: u64,
+    /// The pool's number, which no other has.
+    pub pool: [u64; 2],
+    /// The device's number, the same in every process.
+    pub device: [u64; 2],
+}
+
+impl Welcome {
+    /// As a message's words.
+    pub fn words(self) -> [u64; 6] {
+        let Welcome { memory, pool, device } = self;
+        [VERSION, memory, pool[0], pool[1], device[0], device[1]]
+    }
+
+    /// From a message. None: it is another one, or another version's.
+    pub fn read(message: &Message) -> Option<Welcome> {
+        match (message.kind, &message.words[..]) {
+            (Kind::Welcome, &[VERSION, memory, p0, p1, d0, d1]) => Some(Welcome {
+                memory,
+                pool: [p0, p1],
+                device: [d0, d1],
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// A text as words; a long one is cut.
 pub fn words_of(text: &str) -> Vec<u64> {
     let chunks = text.as_bytes()[..text.len().min(8 * MOST)].chunks(8);
