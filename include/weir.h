@@ -14,13 +14,13 @@
  *   }
  *   weir_pool_destroy(pool);
  *
- * Errors. Every function but the text getters returns a weir_status. A call that fails leaves a message in
- * weir_last_error() and, unless its comment says otherwise, changes nothing. Outputs are written only on success.
- * Misuse (a pointer freed twice, an unknown pointer, a stale handle, NULL) is an error and never aborts. No
- * exception or panic leaves a function. Every function may return WEIR_ERROR_INTERNAL: a defect of weir. "The pool
- * errors" are those of every function that is given a pool: WEIR_ERROR_NULL_POINTER, WEIR_ERROR_INVALID_POOL,
- * WEIR_ERROR_POOL_DESTROYED, WEIR_ERROR_FINALIZED, WEIR_ERROR_FORKED, and, while the process is exiting,
- * WEIR_ERROR_UNLOADED.
+ * Errors. Every function but the text getters, and those with the signatures of PyTorch and CuPy, returns a weir_status. A
+ * call that fails leaves a message in weir_last_error() and, unless its comment says otherwise, changes nothing. Outputs
+ * are written only on success. Misuse (a pointer freed twice, an unknown pointer, a stale handle, NULL) is an error and
+ * never aborts. No exception or panic leaves a function, but the exception that weir_torch_alloc_or_throw is for. Every
+ * function may return WEIR_ERROR_INTERNAL: a defect of weir. "The pool errors" are those of every function that is given
+ * a pool: WEIR_ERROR_NULL_POINTER, WEIR_ERROR_INVALID_POOL, WEIR_ERROR_POOL_DESTROYED, WEIR_ERROR_FINALIZED,
+ * WEIR_ERROR_FORKED, and, while the process is exiting, WEIR_ERROR_UNLOADED.
  *
  * Threads. Every function may be called from any thread at any time, on the same pool too, and from callbacks and
  * functions that run on host streams. A function blocks only where its comment says that it waits.
@@ -710,13 +710,14 @@ weir_status weir_pool_get_memory(weir_pool *pool,
                                  int *device);
 
 /**
- * Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
- * on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
- * but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
- * from before answer WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
+ * Waits until the functions that were deferred by weir_stream_defer have been called. Then ends every pool of the
+ * process, whatever its references, and all host streams and events, after the work queued on them; gives all memory
+ * back. Safe to call twice, from several threads, at exit, and after the driver is gone, but not from a function that runs
+ * on a host stream or was deferred; in a forked child it does nothing. Afterwards pool handles from before answer
+ * WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
  *
- * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the
- * message lists them).
+ * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the message lists
+ * them), or if a pool stays because a stream is being captured, which the message says.
  */
 weir_status weir_finalize(void);
 
