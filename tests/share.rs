@@ -9,8 +9,8 @@ use std::time::Duration;
 use weir::backend::call::Call;
 use weir::backend::fault::Faulty;
 use weir::backend::host::HostBackend;
-use weir::backend::import::{Importer, Line};
-use weir::backend::ipc::socket::Socket;
+use weir::backend::import::{Importer, Line, Refusal};
+use weir::backend::ipc::socket::{self, Socket};
 use weir::backend::ipc::{self, Kind, Message};
 use weir::backend::{Backend, BackendError};
 use weir::base::error::Error;
@@ -375,6 +375,18 @@ fn the_device_is_asked_under_no_lock() {
     pool.export().unwrap();
     pool.end();
     here.assert_empty();
+}
+
+#[test]
+fn only_an_exporter_that_has_ended_is_called_so() {
+    let (near, far) = Socket::door(socket::unique().unwrap()).unwrap();
+    // nobody listens until there is no room any more
+    while far.send(&[0; 1000], &[]).is_ok() {}
+    let full = Line::open(&far).unwrap_err();
+    assert!(matches!(&full, Refusal::Failed(_)), "{full:?}");
+    drop(near);
+    let gone = Line::open(&far).unwrap_err();
+    assert!(matches!(&gone, Refusal::Stale(_)), "{gone:?}");
 }
 
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.

@@ -8,8 +8,9 @@
 //! Locks: `borrowing`, while the pages of one block are asked for and imported; then `line`, across a question and its
 //! answer, which waits for the other process. `windows`, alone, for a look into the table.
 
+use super::ipc::socket::{Socket, no_room};
 use super::ipc::token::Token;
-use super::ipc::{self, Kind, Message, Welcome, socket::Socket};
+use super::ipc::{self, Kind, Message, Welcome};
 use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
@@ -49,8 +50,9 @@ impl Line {
     pub fn open(door: &Socket) -> Result<Line, Refusal> {
         let (socket, other) = Socket::pair()?;
         let socket = socket.that_waits()?;
-        let knock = ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()]);
-        knock.map_err(|_| gone())?;
+        if !ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()])? {
+            return Err(gone());
+        }
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
         match Welcome::read(&answer) {
             Some(welcome) => Ok(Line { socket, welcome }),
@@ -60,14 +62,17 @@ impl Line {
 
     /// Asks, and waits for the answer. An error is one of the line: it is of no use any more.
     fn ask(&self, kind: Kind, words: &[u64]) -> Result<Message, Refusal> {
-        ipc::send(&self.socket, kind, words, &[]).map_err(|_| gone())?;
-        ipc::receive(&self.socket)?.ok_or_else(gone)
+        match ipc::send(&self.socket, kind, words, &[])? {
+            true => ipc::receive(&self.socket)?.ok_or_else(gone),
+            false => Err(gone()),
+        }
     }
 }
 
 /// The answer that was wanted, or what the exporter says instead.
 fn wanted(answer: Message, kind: Kind, what: &str) -> Result<Message, Refusal> {
     match answer.kind {
+        _ if answer.lost => Err(no_room().into()),
         got if got == kind => Ok(answer),
         Kind::Gone => Err(Refusal::Stale(what.into())),
         Kind::Failed => Err(BackendError::Other(format!("the exporter: {}", answer.text())).into()),

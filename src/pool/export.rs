@@ -67,6 +67,8 @@ impl Door {
     fn open(pool: &Arc<Pool>, device: [u64; 2]) -> Result<Door, BackendError> {
         let number = socket::unique()?;
         let (near, far) = Socket::door(number)?;
+        // importers knock there, and wait so long for room
+        let far = far.that_waits()?;
         let (wake, woken) = Socket::pair()?;
         let welcome = Welcome {
             memory: pool.config.memory as u64,
@@ -188,16 +190,17 @@ impl Porter {
 impl Line {
     /// With whoever is at the other end. None: nobody is any more.
     fn open(socket: Socket, welcome: Welcome) -> Option<Line> {
-        ipc::send(&socket, Kind::Welcome, &welcome.words(), &[]).ok()?;
         let peer = socket.peer();
-        Some(Line {
+        let line = Line {
             socket,
             peer,
             closed: false,
             loans: Vec::new(),
             latest: (0, 0),
             left: Vec::new(),
-        })
+        };
+        line.say(Kind::Welcome, &welcome.words(), &[])?;
+        Some(line)
     }
 
     fn awaited(&self) -> RawFd {
@@ -278,7 +281,8 @@ impl Line {
     }
 
     fn say(&self, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Option<()> {
-        ipc::send(&self.socket, kind, words, files).ok()
+        let sent = ipc::send(&self.socket, kind, words, files);
+        (sent == Ok(true)).then_some(())
     }
 }
 

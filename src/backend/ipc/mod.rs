@@ -81,6 +81,8 @@ pub struct Message {
     pub words: Vec<u64>,
     /// What it carried.
     pub files: Vec<OwnedFd>,
+    /// It carried more, for which this process had no room.
+    pub lost: bool,
 }
 
 impl Message {
@@ -134,8 +136,8 @@ pub fn words_of(text: &str) -> Vec<u64> {
     chunks.map(word).collect()
 }
 
-/// Sends a message.
-pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Result<(), BackendError> {
+/// Sends a message. False: the other side is gone.
+pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Result<bool, BackendError> {
     let all = std::iter::once(kind as u64).chain(words.iter().copied());
     let bytes: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
     socket.send(&bytes, files)
@@ -144,10 +146,10 @@ pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> R
 /// Receives a message. None: the other side is gone, or has said something that no weir of this version says.
 pub fn receive(socket: &Socket) -> Result<Option<Message>, BackendError> {
     let mut bytes = [0; 8 * (MOST + 1)];
-    let Some((length, files)) = socket.receive(&mut bytes)? else {
+    let Some(got) = socket.receive(&mut bytes)? else {
         return Ok(None);
     };
-    let mut words = bytes[..length]
+    let mut words = bytes[..got.length]
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
     let first = words.next();
@@ -155,7 +157,8 @@ pub fn receive(socket: &Socket) -> Result<Option<Message>, BackendError> {
     Ok(kind.map(|kind| Message {
         kind,
         words: words.collect(),
-        files,
+        files: got.files,
+        lost: got.lost,
     }))
 }
 
@@ -183,6 +186,7 @@ mod tests {
         assert!(receive(&there).unwrap().is_none());
         drop(here);
         assert!(receive(&there).unwrap().is_none());
+        assert!(!send(&there, Kind::Gone, &[], &[]).unwrap());
     }
 
     #[test]
