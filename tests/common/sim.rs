@@ -1,10 +1,10 @@
 //! A device that is only books, but whole ones: streams whose work stands still until a test lets it go on,
 //! events with vector clocks, and pages whose every piece is known to be in use by which queued work.
 //!
-//! It knows the truth about stream order, and panics as soon as a pool breaks a rule of `docs/design.md`:
-//! - memory touched by queued work is handed to work that is not ordered behind it (rule 2);
-//! - a page is unmapped or released that unfinished work may still touch (rule 4);
-//! - a stream is touched outside a call that names it, or after it was destroyed (rule 1).
+//! It knows the truth about stream order, and panics as soon as a pool breaks one of its rules:
+//! - memory touched by queued work is handed to work that is not ordered behind it;
+//! - a page is unmapped or released that unfinished work may still touch;
+//! - a stream is touched outside a call that names it, or after it was destroyed.
 //!
 //! Work of the same block never conflicts with itself: that order is the program's own affair.
 
