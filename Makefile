@@ -76,7 +76,7 @@ test-package:
 
 test-c:
 	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
-	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)" -DWEIR_TEST_CCCL="$(CURDIR)/build/cccl"
+	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)"
 	cmake --build $(build_dir)/c_tests --parallel $(JOBS)
 	ctest --test-dir $(build_dir)/c_tests --parallel $(JOBS) --output-on-failure
 

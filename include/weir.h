@@ -14,13 +14,13 @@
  *   }
  *   weir_pool_destroy(pool);
  *
- * Errors. Every function but the text getters returns a weir_status. A call that fails leaves a message in
- * weir_last_error() and, unless its comment says otherwise, changes nothing. Outputs are written only on success.
- * Misuse (a pointer freed twice, an unknown pointer, a stale handle, NULL) is an error and never aborts. No
- * exception or panic leaves a function. Every function may return WEIR_ERROR_INTERNAL: a defect of weir. "The pool
- * errors" are those of every function that is given a pool: WEIR_ERROR_NULL_POINTER, WEIR_ERROR_INVALID_POOL,
- * WEIR_ERROR_POOL_DESTROYED, WEIR_ERROR_FINALIZED, WEIR_ERROR_FORKED, and, while the process is exiting,
- * WEIR_ERROR_UNLOADED.
+ * Errors. Every function but the text getters, and those with the signatures of PyTorch and CuPy, returns a weir_status. A
+ * call that fails leaves a message in weir_last_error() and, unless its comment says otherwise, changes nothing. Outputs
+ * are written only on success. Misuse (a pointer freed twice, an unknown pointer, a stale handle, NULL) is an error and
+ * never aborts. No exception or panic leaves a function, but the exception that weir_torch_alloc_or_throw is for. Every
+ * function may return WEIR_ERROR_INTERNAL: a defect of weir. "The pool errors" are those of every function that is given
+ * a pool: WEIR_ERROR_NULL_POINTER, WEIR_ERROR_INVALID_POOL, WEIR_ERROR_POOL_DESTROYED, WEIR_ERROR_FINALIZED,
+ * WEIR_ERROR_FORKED, and, while the process is exiting, WEIR_ERROR_UNLOADED.
  *
  * Threads. Every function may be called from any thread at any time, on the same pool too, and from callbacks and
  * functions that run on host streams. A function blocks only where its comment says that it waits.
@@ -710,13 +710,14 @@ weir_status weir_pool_get_memory(weir_pool *pool,
                                  int *device);
 
 /**
- * Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
- * on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
- * but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
- * from before answer WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
+ * Waits until the functions that were deferred by weir_stream_defer have been called. Then ends every pool of the
+ * process, whatever its references, and all host streams and events, after the work queued on them; gives all memory
+ * back. Safe to call twice, from several threads, at exit, and after the driver is gone, but not from a function that runs
+ * on a host stream or was deferred; in a forked child it does nothing. Afterwards pool handles from before answer
+ * WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
  *
- * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the
- * message lists them).
+ * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the message lists
+ * them), or if a pool stays because a stream is being captured, which the message says.
  */
 weir_status weir_finalize(void);
 
@@ -1148,7 +1149,7 @@ weir_status weir_host_event_query(weir_event event);
  * have: memory lives until the last process has let it go.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
- * one; WEIR_ERROR_OUT_OF_MEMORY or WEIR_ERROR_BACKEND if there are no descriptors or threads left; the pool errors.
+ * one; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
  */
 weir_status weir_pool_export(weir_pool *pool,
                              int *descriptor);
@@ -1219,13 +1220,15 @@ weir_status weir_pool_export_event(weir_pool *pool,
 /**
  * Opens an event of another process. `pool` is what weir_pool_import gave, `token` what weir_pool_export_event filled.
  * One process records it, any can wait for it and query it: for both directions use two. A record in one process is seen
- * by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the caller's: a CUevent, ended by cuEventDestroy, or a
- * host event, ended by weir_host_event_destroy. Waits for the exporting process's answer, 20 s at most.
+ * by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the
+ * caller's: a CUevent, ended by cuEventDestroy, or a host event, ended by weir_host_event_destroy. Waits for the exporting
+ * process's answer, 20 s at most.
  *
  * A host event is complete when all that was recorded with it is, and once the process that recorded it has ended; 256
  * records may be in flight. That another process records it as well is WEIR_ERROR_BACKEND. The driver does not see that.
  *
- * Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for an event that was destroyed.
+ * Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for a host event that was destroyed; a CUevent that was is the
+ * driver's to refuse, which is WEIR_ERROR_BACKEND.
  */
 weir_status weir_pool_import_event(weir_pool *pool,
                                    const weir_ipc_token *token,
@@ -1248,7 +1251,8 @@ weir_status weir_ipc_send_descriptor(int socket,
  * on exec. Works in a forked child, too.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a negative number; WEIR_ERROR_STALE if the other end
- * was closed or sent something else; WEIR_ERROR_BACKEND with the system's error.
+ * was closed or sent something else; WEIR_ERROR_BACKEND with the system's error, and if this process can have no more
+ * descriptors: then the one that was sent may be lost.
  */
 weir_status weir_ipc_receive_descriptor(int socket,
                                         int *descriptor);

@@ -78,10 +78,8 @@ if readelf -d "$work/by-cmake/c_static" | grep -F libweir; then fail "c_static n
 
 headers=$source/build/cccl/current/nvidia/cu13/include
 [ -e "$headers/cccl/cuda/memory_resource" ] || fail "$headers lacks NVIDIA's C++ headers; run scripts/setup.sh"
-strict=""
-if command -v valgrind >/dev/null; then
-    strict="$(command -v valgrind);-q;--leak-check=full;--show-leak-kinds=all;--errors-for-leak-kinds=all;--error-exitcode=9"
-fi
+valgrind=$(command -v valgrind) || fail "valgrind is missing; run scripts/setup.sh"
+strict="$valgrind;-q;--leak-check=full;--show-leak-kinds=all;--errors-for-leak-kinds=all;--error-exitcode=9"
 example clients "$strict" -DCLIENTS_CCCL="$headers/cccl" -DCLIENTS_CUDA="$headers"
 example copy_pipeline "$strict"
 example kokkos "$strict"

@@ -280,11 +280,7 @@ impl Pool {
         let block = heap.find_block(at.0)?;
         self.part_with(at);
         let bytes = heap.free(block, COMMON, true)?;
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
+        self.keep_to_threshold(heap);
         Ok(bytes)
     }
 
@@ -319,7 +315,7 @@ impl Pool {
             heap.want_event(index); // nobody may come later who needs one
         }
         let due = heap.event_due(index);
-        let over = heap.stats.reserved > heap.release_threshold;
+        let over = heap.is_above_threshold();
         drop(heap);
         self.record_if(due, stream, index);
         if over {

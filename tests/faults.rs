@@ -4,7 +4,8 @@
 mod common;
 
 use common::op::STREAMS;
-use common::sim::{FIRST_STREAM, Moment, Sim};
+use common::sim::{FIRST_STREAM, Sim};
+use common::work::Moment;
 use common::{M, Pages, config};
 use std::sync::Arc;
 use weir::backend::BackendError;

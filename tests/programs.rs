@@ -3,8 +3,9 @@
 mod common;
 
 use common::op::{LIMITS, Op, PLACES, Setup, random_op};
-use common::program::{Run, run};
+use common::program::run;
 use common::random::Random;
+use common::run::Run;
 use common::sim::FIRST_STREAM;
 use common::{K, M, Pages};
 use proptest::collection::vec;

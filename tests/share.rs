@@ -1,12 +1,17 @@
 //! Pools shared between processes, with both ends in one: the books of both, whatever call fails, and random programs.
 
+mod common;
+
+use common::hook::Hooked;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use weir::backend::call::Call;
 use weir::backend::fault::Faulty;
 use weir::backend::host::HostBackend;
-use weir::backend::import::{Importer, Line};
-use weir::backend::ipc::socket::Socket;
+use weir::backend::import::{Importer, Line, Refusal};
+use weir::backend::ipc::socket::{self, Socket};
+use weir::backend::ipc::{self, Kind, Message};
 use weir::backend::{Backend, BackendError};
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
@@ -37,21 +42,35 @@ fn little() -> Config {
 struct Pair {
     here: Arc<Faulty>,
     there: Arc<Faulty>,
+    /// Of the exporter's backend.
+    hooks: Arc<Hooked>,
     exporter: Arc<Pool>,
     importer: Pool,
+}
+
+fn door(exporter: &Arc<Pool>) -> Socket {
+    Socket::through(exporter.export().unwrap().as_fd()).unwrap()
+}
+
+/// Fails where a call would wait for ever.
+fn in_time<R: Send + 'static>(call: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, answer) = mpsc::channel();
+    std::thread::spawn(move || done.send(call()));
+    answer.recv_timeout(Duration::from_secs(20)).expect("an answer")
 }
 
 impl Pair {
     fn new(config: Config) -> Pair {
         let here = Faulty::new(HostBackend::shared().unwrap());
         let there = Faulty::new(HostBackend::shared().unwrap());
-        let exporter = Arc::new(Pool::new(config.clone(), here.clone()).unwrap());
-        let door = Socket::through(exporter.export().unwrap().as_fd()).unwrap();
-        let importer = Importer::new(Line::open(&door).unwrap(), there.clone());
+        let hooks = Hooked::new(here.clone());
+        let exporter = Arc::new(Pool::new(config.clone(), hooks.clone()).unwrap());
+        let importer = Importer::new(Line::open(&door(&exporter)).unwrap(), there.clone());
         let importer = Pool::of_imported(config, importer).unwrap();
         Pair {
             here,
             there,
+            hooks,
             exporter,
             importer,
         }
@@ -238,6 +257,136 @@ fn an_imported_pool_allocates_nothing_and_lets_its_memory_go() {
     assert!(matches!(gone, Err(Error::PoolDestroyed { .. })), "{gone:?}");
     assert_eq!(pair.exporter.stats().unwrap().pending, 0);
     pair.end();
+}
+
+#[test]
+fn each_of_many_blocks_comes_back_when_it_is_given_back() {
+    let pair = Pair::new(config());
+    let here: Vec<Addr> = (0..600).map(|_| pair.alloc(256)).collect();
+    let there: Vec<Addr> = here.iter().map(|&at| pair.pass(at).unwrap()).collect();
+    for at in here {
+        pair.exporter.free(at, NONE).unwrap();
+    }
+    let bytes = pair.exporter.stats().unwrap().pending / 600;
+    // from the middle, so that each is far from both ends of what is held
+    let (before, after) = there.split_at(350);
+    for (n, &at) in after.iter().chain(before).enumerate() {
+        pair.importer.free(at, NONE).unwrap();
+        let held = 599 - n as u64;
+        assert_eq!(pair.exporter.stats().unwrap().pending, held * bytes);
+        if n % 50 == 0 {
+            pair.validate();
+        }
+    }
+    pair.end();
+}
+
+#[test]
+fn a_porter_that_panics_keeps_nobody_waiting() {
+    let pair = Pair::new(config());
+    let (lent, other) = (pair.alloc(20 * MIB), pair.alloc(20 * MIB));
+    let there = pair.pass(lent).unwrap();
+    write(lent, 7, 20 * MIB);
+    pair.hooks.before(Call::Export, || panic!("the test's own"));
+    let refused = pair.pass(other);
+    assert!(matches!(refused, Err(Error::Stale(_))), "{refused:?}");
+    pair.exporter.free(lent, NONE).unwrap();
+    let exporter = pair.exporter.clone();
+    let stats = in_time(move || exporter.trim(0).and_then(|()| exporter.stats()).unwrap());
+    // whoever has it may still use it, and there is nobody to be told otherwise
+    assert_eq!(stats.pending, 20 * MIB);
+    assert!(holds(there, 7, 20 * MIB));
+    let again = pair.exporter.export();
+    assert!(matches!(&again, Err(Error::Internal(_))), "{again:?}");
+    let again = pair.exporter.export_pointer(other);
+    assert!(matches!(&again, Err(Error::Internal(_))), "{again:?}");
+    pair.validate();
+    pair.importer.free(there, NONE).unwrap();
+    assert_eq!(pair.importer.end().blocks, 0);
+    pair.there.assert_empty();
+    assert_eq!(pair.exporter.end().blocks, 1);
+    pair.here.assert_empty();
+}
+
+#[test]
+fn pages_are_handed_over_as_long_as_their_block_is_lent() {
+    let pair = Pair::new(config());
+    let blocks = [pair.alloc(20 * MIB), pair.alloc(20 * MIB)];
+    let [one, two] = blocks.map(|at| {
+        let token = pair.exporter.export_pointer(at).unwrap();
+        [token.at, token.number]
+    });
+    let (line, other) = Socket::pair().unwrap();
+    let hello = (Kind::Hello, [ipc::VERSION]);
+    ipc::send(&door(&pair.exporter), hello.0, &hello.1, &[&other.into()]).unwrap();
+    let answer = |kind| {
+        let message: Message = ipc::receive(&line).unwrap().unwrap();
+        assert_eq!(message.kind, kind);
+        message
+    };
+    answer(Kind::Welcome);
+    let borrow = |block: &[u64]| {
+        ipc::send(&line, Kind::Borrow, block, &[]).unwrap();
+        assert_ne!(answer(Kind::Lent).words[0], 0);
+    };
+    let give_back = |block: &[u64]| ipc::send(&line, Kind::Return, block, &[]).unwrap();
+    let pages = || {
+        ipc::send(&line, Kind::Fetch, &[], &[]).unwrap();
+        answer(Kind::Pages).files.len()
+    };
+    // another thread gives back what it has while the pages of a block are asked for
+    borrow(&one);
+    borrow(&two);
+    give_back(&one);
+    assert_ne!(pages(), 0);
+    // or the same block
+    borrow(&two);
+    give_back(&two);
+    assert_ne!(pages(), 0);
+    borrow(&one);
+    give_back(&one);
+    assert_eq!(pages(), 0, "of a block that is not lent");
+    give_back(&two);
+    for at in blocks {
+        pair.exporter.free(at, NONE).unwrap();
+    }
+    pair.end();
+}
+
+#[test]
+fn the_device_is_asked_under_no_lock() {
+    let here = Faulty::new(HostBackend::shared().unwrap());
+    let hooks = Hooked::new(here.clone());
+    let pool = Arc::new(Pool::new(config(), hooks.clone()).unwrap());
+    let second = pool.clone();
+    hooks.before(Call::DeviceNumber, move || {
+        in_time(move || second.export()).unwrap();
+    });
+    pool.export().unwrap();
+    assert!(hooks.is_done());
+    let asked = here.calls(Call::DeviceNumber);
+    pool.export().unwrap();
+    assert_eq!(here.calls(Call::DeviceNumber), asked, "once is enough");
+    pool.end();
+    here.fail_nth_of(Call::DeviceNumber, 1, BackendError::Other("boom".into()));
+    let pool = Arc::new(Pool::new(config(), here.clone()).unwrap());
+    let failed = pool.export();
+    assert!(matches!(&failed, Err(Error::Backend(why)) if why.contains("boom")));
+    pool.export().unwrap();
+    pool.end();
+    here.assert_empty();
+}
+
+#[test]
+fn only_an_exporter_that_has_ended_is_called_so() {
+    let (near, far) = Socket::door(socket::unique().unwrap()).unwrap();
+    // nobody listens until there is no room any more
+    while far.send(&[0; 1000], &[]).is_ok() {}
+    let full = Line::open(&far).unwrap_err();
+    assert!(matches!(&full, Refusal::Failed(_)), "{full:?}");
+    drop(near);
+    let gone = Line::open(&far).unwrap_err();
+    assert!(matches!(&gone, Refusal::Stale(_)), "{gone:?}");
 }
 
 /// Random programs: blocks come, are lent any number of times, and are freed on both sides in any order.

@@ -81,7 +81,7 @@ fn finish(pool: Pool, faulty: &Faulty, taken: &[Taken]) {
     end(pool, faulty);
 }
 
-// Rule 1.
+// Streams end, and their handles come again.
 
 #[test]
 fn a_recycled_handle_is_another_stream() {
@@ -124,7 +124,7 @@ fn memory_of_a_destroyed_stream_is_used_again_when_its_work_is_done() {
     finish(pool, &faulty, &[taken]);
 }
 
-// Rule 2.
+// Whose the memory is that a stream has freed.
 
 #[test]
 fn the_freeing_stream_has_its_memory_at_once() {
@@ -389,7 +389,7 @@ fn a_small_block_freed_elsewhere_waits_for_that_stream() {
     finish_after(pool, &faulty, &one, taken);
 }
 
-// Rule 3.
+// What an event covers.
 
 #[test]
 fn a_free_published_while_an_event_is_recorded_is_not_covered_by_it() {
@@ -483,7 +483,7 @@ fn a_hundred_frees_and_events_are_each_covered() {
     finish_after(pool, &faulty, &two, taken);
 }
 
-// Rule 4.
+// When pages go.
 
 #[test]
 fn pages_stay_while_queued_work_uses_them() {
@@ -538,7 +538,7 @@ fn a_page_that_moved_stays_mapped_at_its_old_address() {
     finish_after(pool, &faulty, &two, vec![other]);
 }
 
-// Rule 6.
+// When the release threshold applies.
 
 #[test]
 fn the_threshold_applies_at_frees_and_synchronises_and_never_to_memory_in_use() {

@@ -1,5 +1,6 @@
 /* What cannot be shared: wrong tokens and descriptors, what the driver refuses, and a device that the other process lacks. */
 #include "peer.h"
+#include <sys/resource.h>
 
 /* ---- mistakes, in one process ---- */
 
@@ -129,6 +130,49 @@ static void refused(void) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
+/* ---- a process that can have no more descriptors ---- */
+
+static void no_descriptors(void) {
+    weir_pool *pool = pool_to_share(100 * MiB); /* near its limit, so of small pages */
+    void *block;
+    peer other = peer_start("no_descriptors");
+    CHECK_OK(weir_pool_alloc(pool, 80 * MiB, NULL, &block));
+    send_pool(other.socket, pool);
+    send_block(other.socket, pool, block);
+    CHECK_OK(weir_ipc_send_descriptor(other.socket, other.socket));
+    peer_join(&other);
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    CHECK_EQUAL(pending(pool), 0);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void no_descriptors_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    weir_ipc_token token;
+    struct rlimit usual, low;
+    void *block = NULL;
+    int descriptor = -1, next = dup(socket);
+    close(next);
+    peer_receive(socket, &token, sizeof token);
+    if (!check_under("valgrind")) { /* which gives its program another limit than the kernel's */
+        CHECK_EQUAL(getrlimit(RLIMIT_NOFILE, &usual), 0);
+        low = usual;
+        low.rlim_cur = (rlim_t)next + 3;
+        CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &low), 0);
+        CHECK_STATUS(WEIR_ERROR_BACKEND, weir_pool_import_pointer(pool, &token, &block));
+        CHECK_SAYS("descriptors");
+        CHECK_EQUAL(CHECK_STATS(pool).reserved_bytes, 0);
+        low.rlim_cur = (rlim_t)next + 1; /* for the call itself */
+        CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &low), 0);
+        CHECK_STATUS(WEIR_ERROR_BACKEND, weir_ipc_receive_descriptor(socket, &descriptor));
+        CHECK_SAYS("descriptors");
+        CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    }
+    CHECK_OK(weir_pool_import_pointer(pool, &token, &block));
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
 /* ---- a device that the importer cannot see ---- */
 
 static void unseen(void) {
@@ -165,6 +209,7 @@ static void unseen_there(int socket) {
 static const part parts[] = {
     {"mistakes", mistakes, NULL, 0},
     {"refused", refused, NULL, 0},
+    {"no_descriptors", no_descriptors, no_descriptors_there, 0},
     {"unseen", unseen, unseen_there, 0},
 };
 

@@ -226,6 +226,12 @@ impl Heap {
         }
     }
 
+    /// Is more held than the release threshold allows?
+    #[inline]
+    pub fn is_above_threshold(&self) -> bool {
+        self.stats.reserved > self.release_threshold
+    }
+
     /// Is the pool near its limit?
     pub(super) fn is_crowded(&self) -> bool {
         self.needed > self.crowded
@@ -233,7 +239,7 @@ impl Heap {
 
     /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.
     fn set_caching(&mut self) {
-        let idle = self.stats.reserved > self.release_threshold || self.is_crowded();
+        let idle = self.is_above_threshold() || self.is_crowded();
         if idle != self.caches.idle {
             self.caches.idle = idle;
             for cache in &self.caches.all {

@@ -83,8 +83,12 @@ impl Heap {
     /// A borrower of the block that was offered under a number has given it back.
     pub fn end_loan(&mut self, at: u64, number: u64) {
         let live = self.also_used.get_mut(&at).map(|users| &mut users.loan);
-        let mut freed = self.limbo.iter_mut().filter(|held| held.at == at);
-        let loan = live.or_else(|| freed.next().map(|held| &mut held.loan));
+        let loan = live.or_else(|| {
+            // to the front, because only so much of what is held is looked at
+            let index = self.limbo.iter().position(|held| held.at == at)?;
+            self.limbo.swap(0, index);
+            self.limbo.front_mut().map(|held| &mut held.loan)
+        });
         if let Some(loan) = loan.filter(|loan| loan.number == number && loan.borrowers > 0) {
             loan.borrowers -= 1;
             self.lent -= 1;

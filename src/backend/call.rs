@@ -33,11 +33,13 @@ pub enum Call {
     Export,
     /// `Backend::import`
     Import,
+    /// `Backend::device_number`
+    DeviceNumber,
 }
 
 impl Call {
     /// Every kind, in order of declaration.
-    pub const ALL: [Call; 14] = [
+    pub const ALL: [Call; 15] = [
         Call::Reserve,
         Call::Unreserve,
         Call::Create,
@@ -52,6 +54,7 @@ impl Call {
         Call::SynchronizeAll,
         Call::Export,
         Call::Import,
+        Call::DeviceNumber,
     ];
 }
 

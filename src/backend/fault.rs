@@ -373,6 +373,11 @@ impl Backend for Faulty {
         self.inner.pages_have_addresses()
     }
 
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        self.call(Call::DeviceNumber)?;
+        self.inner.device_number()
+    }
+
     fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
         self.call(Call::Export)?;
         self.inner.export(page)

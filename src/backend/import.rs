@@ -8,8 +8,9 @@
 //! Locks: `borrowing`, while the pages of one block are asked for and imported; then `line`, across a question and its
 //! answer, which waits for the other process. `windows`, alone, for a look into the table.
 
+use super::ipc::socket::{Socket, no_room};
 use super::ipc::token::Token;
-use super::ipc::{self, Kind, Message, socket::Socket};
+use super::ipc::{self, Kind, Message, Welcome};
 use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
@@ -32,17 +33,6 @@ impl From<BackendError> for Refusal {
     }
 }
 
-/// What an exporter says of its pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome {
-    /// What the memory is, by a number of the exporter's layer.
-    pub memory: u64,
-    /// The pool's number, which no other has.
-    pub pool: [u64; 2],
-    /// The device's number, the same in every process.
-    pub device: [u64; 2],
-}
-
 /// The connection to an exporter.
 #[derive(Debug)]
 pub struct Line {
@@ -60,32 +50,29 @@ impl Line {
     pub fn open(door: &Socket) -> Result<Line, Refusal> {
         let (socket, other) = Socket::pair()?;
         let socket = socket.that_waits()?;
-        let knock = ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()]);
-        knock.map_err(|_| gone())?;
+        if !ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()])? {
+            return Err(gone());
+        }
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
-        match (answer.kind, &answer.words[..]) {
-            (Kind::Welcome, &[ipc::VERSION, memory, p0, p1, d0, d1]) => Ok(Line {
-                socket,
-                welcome: Welcome {
-                    memory,
-                    pool: [p0, p1],
-                    device: [d0, d1],
-                },
-            }),
-            _ => Err(Refusal::Invalid("the exporter is another version of weir".into())),
+        match Welcome::read(&answer) {
+            Some(welcome) => Ok(Line { socket, welcome }),
+            None => Err(Refusal::Invalid("the exporter is another version of weir".into())),
         }
     }
 
     /// Asks, and waits for the answer. An error is one of the line: it is of no use any more.
     fn ask(&self, kind: Kind, words: &[u64]) -> Result<Message, Refusal> {
-        ipc::send(&self.socket, kind, words, &[]).map_err(|_| gone())?;
-        ipc::receive(&self.socket)?.ok_or_else(gone)
+        match ipc::send(&self.socket, kind, words, &[])? {
+            true => ipc::receive(&self.socket)?.ok_or_else(gone),
+            false => Err(gone()),
+        }
     }
 }
 
 /// The answer that was wanted, or what the exporter says instead.
 fn wanted(answer: Message, kind: Kind, what: &str) -> Result<Message, Refusal> {
     match answer.kind {
+        _ if answer.lost => Err(no_room().into()),
         got if got == kind => Ok(answer),
         Kind::Gone => Err(Refusal::Stale(what.into())),
         Kind::Failed => Err(BackendError::Other(format!("the exporter: {}", answer.text())).into()),

@@ -1,9 +1,10 @@
 //! The C interface: checks, conversions, one panic guard, the last error. `include/weir.h` is generated from
 //! this folder, and the comments of the exported functions are the header's.
 //!
-//! Invariants: no panic leaves an exported function; an output is written only on success; a pool handle is
-//! never dereferenced; a number that stands for an enum is checked before it is one. In a forked child a call
-//! returns before it takes any lock.
+//! Invariants: no panic leaves an exported function: each passes through `guard`, but for the text getters and what
+//! threads' caches serve, in which nothing can panic. (The C++ exception of `weir_torch_alloc_or_throw` is none.) An output is
+//! written only on success; a pool handle is never dereferenced; a number that stands for an enum is checked before it is
+//! one. In a forked child a call returns before it takes any lock.
 
 // The types carry the names they have in C, and the safety contract of an export is its C comment.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]

@@ -236,13 +236,14 @@ pub unsafe extern "C" fn weir_pool_get_memory(
     })
 }
 
-/// Ends every pool of the process, whatever its references, and all host streams and events, after the work queued
-/// on them; gives all memory back. Safe to call twice, from several threads, at exit, and after the driver is gone,
-/// but not from a function that runs on a host stream; in a forked child it does nothing. Afterwards pool handles
-/// from before answer WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
+/// Waits until the functions that were deferred by weir_stream_defer have been called. Then ends every pool of the
+/// process, whatever its references, and all host streams and events, after the work queued on them; gives all memory
+/// back. Safe to call twice, from several threads, at exit, and after the driver is gone, but not from a function that runs
+/// on a host stream or was deferred; in a forked child it does nothing. Afterwards pool handles from before answer
+/// WEIR_ERROR_FINALIZED, and the next use of weir starts anew.
 ///
-/// Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the
-/// message lists them).
+/// Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (every pool is gone all the same, and the message lists
+/// them), or if a pool stays because a stream is being captured, which the message says.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_finalize() -> weir_status {
     guard("weir_finalize", InChild::Ignore, || ending(end::finalize))

@@ -61,7 +61,7 @@ unsafe fn read(token: *const weir_ipc_token) -> Result<Bytes, Error> {
 /// have: memory lives until the last process has let it go.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
-/// one; WEIR_ERROR_OUT_OF_MEMORY or WEIR_ERROR_BACKEND if there are no descriptors or threads left; the pool errors.
+/// one; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_export(pool: *mut weir_pool, descriptor: *mut c_int) -> weir_status {
     guard("weir_pool_export", InChild::Refuse, || {
@@ -179,13 +179,15 @@ pub unsafe extern "C" fn weir_pool_export_event(
 
 /// Opens an event of another process. `pool` is what weir_pool_import gave, `token` what weir_pool_export_event filled.
 /// One process records it, any can wait for it and query it: for both directions use two. A record in one process is seen
-/// by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the caller's: a CUevent, ended by cuEventDestroy, or a
-/// host event, ended by weir_host_event_destroy. Waits for the exporting process's answer, 20 s at most.
+/// by calls in another that come after it, so tell the other process that it was made. `event` receives one that is the
+/// caller's: a CUevent, ended by cuEventDestroy, or a host event, ended by weir_host_event_destroy. Waits for the exporting
+/// process's answer, 20 s at most.
 ///
 /// A host event is complete when all that was recorded with it is, and once the process that recorded it has ended; 256
 /// records may be in flight. That another process records it as well is WEIR_ERROR_BACKEND. The driver does not see that.
 ///
-/// Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for an event that was destroyed.
+/// Errors: as weir_pool_import_pointer, with WEIR_ERROR_STALE for a host event that was destroyed; a CUevent that was is the
+/// driver's to refuse, which is WEIR_ERROR_BACKEND.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_import_event(
     pool: *mut weir_pool,
@@ -225,7 +227,8 @@ pub unsafe extern "C" fn weir_ipc_send_descriptor(socket: c_int, descriptor: c_i
 /// on exec. Works in a forked child, too.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a negative number; WEIR_ERROR_STALE if the other end
-/// was closed or sent something else; WEIR_ERROR_BACKEND with the system's error.
+/// was closed or sent something else; WEIR_ERROR_BACKEND with the system's error, and if this process can have no more
+/// descriptors: then the one that was sent may be lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_ipc_receive_descriptor(socket: c_int, descriptor: *mut c_int) -> weir_status {
     guard("weir_ipc_receive_descriptor", InChild::Serve, || {

@@ -2,7 +2,6 @@
 
 use super::registry::POOLS;
 use super::{backends, end, order};
-use crate::backend::BackendError;
 use crate::backend::cuda;
 use crate::backend::import::{Importer, Line};
 use crate::backend::ipc::socket::{self, Socket};
@@ -110,17 +109,13 @@ pub fn import_event(pool: &Pool, token: &Bytes) -> Result<EventHandle, Error> {
     pool.import_event(&read(token, What::Event)?)
 }
 
-fn descriptor_error(error: BackendError) -> Error {
-    backends::error(error)
-}
-
 /// Sends a descriptor through a socket.
 pub fn send_descriptor(through: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), Error> {
-    socket::send_descriptor(through, file).map_err(descriptor_error)
+    socket::send_descriptor(through, file).map_err(backends::error)
 }
 
 /// Receives one.
 pub fn receive_descriptor(through: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    let got = socket::receive_descriptor(through).map_err(descriptor_error)?;
+    let got = socket::receive_descriptor(through).map_err(backends::error)?;
     got.ok_or_else(|| Error::Stale("the other end of the socket was closed, or sent no descriptor".into()))
 }

@@ -10,7 +10,7 @@
 //! What it makes never goes beyond the pool's limit, its release threshold, or `growth_ahead` bytes that are wholly free.
 //! Once a page could not be had it rests until a request has been able to grow again.
 //!
-//! Locks: `desk`, after all others. `Grow` is tried. The worker holds no lock while it sleeps, and the pool only
+//! Locks: `desk`, under which no other is taken. `Grow` is tried. The worker holds no lock while it sleeps, and the pool only
 //! while it works, so that a pool that nobody ends does not live on by its worker.
 
 use super::sources::PAGE_MIN;

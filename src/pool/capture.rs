@@ -38,11 +38,7 @@ impl Pool {
     pub fn release_capture(&self, capture: CaptureId) -> Result<(), Error> {
         let mut heap = self.books()?;
         heap.release_capture(capture);
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
+        self.keep_to_threshold(heap);
         Ok(())
     }
 

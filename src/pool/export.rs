@@ -6,22 +6,24 @@
 //! of its may run on until the process has ended altogether, that is waited for, where the system lets one do so.
 //!
 //! The porter sleeps in the kernel and is started by the first export. It is asked to catch up before the pool looks for
-//! memory, gives some back, or tells what it holds: what importers have given back by then counts.
+//! memory, gives some back, or tells what it holds: what importers have given back by then counts. Should it panic, nobody
+//! waits for it any more, importers find the pool gone, and what they have stays lent until the pool ends.
 //!
-//! Locks: `door`, after all others. The porter takes `Heap`, and tries `Grow`; whoever waits for it to catch up may
-//! have `Grow`.
+//! Locks: `door` and the bell, of one rank and never both at once; no call of the backend is made under either. The porter
+//! takes `Heap`, and only tries `Grow`.
 
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
 use crate::backend::ipc::socket::{self, Socket};
 use crate::backend::ipc::token::{Token, What};
-use crate::backend::ipc::{self, Kind, MOST, Message, words_of};
+use crate::backend::ipc::{self, Kind, MOST, Message, Welcome, words_of};
 use crate::backend::{Backend, BackendError, process};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Weak};
 use std::thread::{Builder, JoinHandle};
 
@@ -44,6 +46,8 @@ struct Bell {
     done: u64,
     /// It ends, or has ended.
     closing: bool,
+    /// By a panic.
+    failed: bool,
 }
 
 /// The pool's side of its porter.
@@ -60,17 +64,19 @@ pub(super) struct Door {
 }
 
 impl Door {
-    fn open(pool: &Arc<Pool>) -> Result<Door, BackendError> {
+    fn open(pool: &Arc<Pool>, device: [u64; 2]) -> Result<Door, BackendError> {
         let number = socket::unique()?;
         let (near, far) = Socket::door(number)?;
+        // importers knock there, and wait so long for room
+        let far = far.that_waits()?;
         let (wake, woken) = Socket::pair()?;
         let welcome = Welcome {
             memory: pool.config.memory as u64,
             pool: number,
-            device: pool.backend.device_number()?,
+            device,
         };
         let bell = Arc::new((Ranked::new(Rank::Door, Bell::default()), Condvar::new()));
-        let mut porter = Porter {
+        let porter = Porter {
             pool: Arc::downgrade(pool),
             near,
             woken,
@@ -97,14 +103,6 @@ fn ring(wake: &Socket) {
     let _ = wake.send(&[0; 8], &[]);
 }
 
-/// What an importer is told first.
-#[derive(Clone, Copy)]
-struct Welcome {
-    memory: u64,
-    pool: [u64; 2],
-    device: [u64; 2],
-}
-
 /// An importer.
 struct Line {
     socket: Socket,
@@ -114,7 +112,9 @@ struct Line {
     closed: bool,
     /// What it has borrowed: addresses and numbers.
     loans: Vec<(u64, u64)>,
-    /// Pages of the latest that it has not fetched yet, the next one last.
+    /// What it asked for last.
+    latest: (u64, u64),
+    /// Pages of that which it has not fetched yet, the next one last.
     left: Vec<(PageHandle, u64)>,
 }
 
@@ -127,25 +127,31 @@ struct Porter {
 }
 
 impl Porter {
-    fn work(&mut self, bell: &(Ranked<Bell>, Condvar)) {
+    fn work(mut self, bell: &(Ranked<Bell>, Condvar)) {
         PORTER.set(true);
         process::work_in_background();
-        loop {
-            let state = bell.0.lock();
-            let (asked, behind) = (state.asked, state.asked > state.done);
-            if state.closing {
-                return;
-            }
-            drop(state);
-            if self.look(behind).is_none() {
-                break;
-            }
-            bell.0.lock().done = asked;
-            bell.1.notify_all();
-        }
-        // the pool is no more: nobody will ask again
-        bell.0.lock().closing = true;
+        let rounds = || while self.round(bell).is_some() {};
+        let failed = catch_unwind(AssertUnwindSafe(rounds)).is_err();
+        // importers that wait for an answer find their lines closed
+        drop(self);
+        let mut state = bell.0.lock();
+        (state.closing, state.failed) = (true, failed);
+        drop(state);
         bell.1.notify_all();
+    }
+
+    /// Waits until there is something to do, and does it. None: nobody will ask again.
+    fn round(&mut self, bell: &(Ranked<Bell>, Condvar)) -> Option<()> {
+        let state = bell.0.lock();
+        let (asked, behind) = (state.asked, state.asked > state.done);
+        if state.closing {
+            return None;
+        }
+        drop(state);
+        self.look(behind)?;
+        bell.0.lock().done = asked;
+        bell.1.notify_all();
+        Some(())
     }
 
     /// Does what there is to do on all lines. None: there is no pool any more.
@@ -175,29 +181,28 @@ impl Porter {
             && hello.kind == Kind::Hello
             && let Some(file) = hello.files.pop()
         {
-            self.lines.extend(self.welcome.say(Socket::of(file)));
+            self.lines.extend(Line::open(Socket::of(file), self.welcome));
         }
         Some(())
     }
 }
 
-impl Welcome {
-    fn say(self, socket: Socket) -> Option<Line> {
-        let Welcome { memory, pool, device } = self;
-        let words = [ipc::VERSION, memory, pool[0], pool[1], device[0], device[1]];
-        ipc::send(&socket, Kind::Welcome, &words, &[]).ok()?;
+impl Line {
+    /// With whoever is at the other end. None: nobody is any more.
+    fn open(socket: Socket, welcome: Welcome) -> Option<Line> {
         let peer = socket.peer();
-        Some(Line {
+        let line = Line {
             socket,
             peer,
             closed: false,
             loans: Vec::new(),
+            latest: (0, 0),
             left: Vec::new(),
-        })
+        };
+        line.say(Kind::Welcome, &welcome.words(), &[])?;
+        Some(line)
     }
-}
 
-impl Line {
     fn awaited(&self) -> RawFd {
         match &self.peer {
             Some(peer) if self.closed => peer.as_raw_fd(),
@@ -229,6 +234,7 @@ impl Line {
             (Kind::Borrow, &[at, number]) => match pool.lend(at, number) {
                 Some(Extent { pages, offset, bytes }) => {
                     self.loans.push((at, number));
+                    self.latest = (at, number);
                     self.left = pages;
                     self.left.reverse();
                     self.say(Kind::Lent, &[self.left.len() as u64, offset, bytes], &[])
@@ -239,6 +245,10 @@ impl Line {
             (Kind::Return, &[at, number]) => {
                 if let Some(index) = self.loans.iter().position(|loan| *loan == (at, number)) {
                     pool.take_back(self.loans.swap_remove(index));
+                }
+                // others may be given back while the pages of one are being fetched
+                if !self.loans.contains(&self.latest) {
+                    self.left.clear();
                 }
                 Some(())
             }
@@ -271,7 +281,8 @@ impl Line {
     }
 
     fn say(&self, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Option<()> {
-        ipc::send(&self.socket, kind, words, files).ok()
+        let sent = ipc::send(&self.socket, kind, words, files);
+        (sent == Ok(true)).then_some(())
     }
 }
 
@@ -331,12 +342,27 @@ impl Pool {
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
+        let mut device = [0; 2];
         let mut door = self.door.lock();
+        if door.is_none() {
+            drop(door);
+            let asked = self.backend.device_number();
+            device = asked.map_err(|error| translate(error, StreamHandle(0)))?;
+            door = self.door.lock();
+        }
         let open = match &*door {
             Some(open) => open,
-            None => door.insert(Door::open(self).map_err(|error| translate(error, StreamHandle(0)))?),
+            None => door.insert(Door::open(self, device).map_err(|error| translate(error, StreamHandle(0)))?),
         };
-        f(open).map_err(|error| translate(error, StreamHandle(0)))
+        let (answer, bell) = (f(open), open.bell.clone());
+        drop(door);
+        if bell.0.lock().failed {
+            return Err(Error::Internal(
+                "the thread that answers importers has panicked, so the pool cannot be shared any more"
+                    .into(),
+            ));
+        }
+        answer.map_err(|error| translate(error, StreamHandle(0)))
     }
 
     fn lend(&self, at: u64, number: u64) -> Option<Extent> {
@@ -346,11 +372,7 @@ impl Pool {
     fn take_back(&self, (at, number): (u64, u64)) {
         let Ok(mut heap) = self.books() else { return };
         heap.end_loan(at, number);
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
+        self.keep_to_threshold(heap);
     }
 
     /// Waits until all that importers have given back by now is.

@@ -79,11 +79,7 @@ impl Pool {
         let Ok(mut heap) = self.books() else { return };
         heap.complete(&mark.0, &mut self.stale.lock());
         heap.absorb_complete(None);
-        let over = heap.stats.reserved > heap.release_threshold;
-        drop(heap);
-        if over {
-            self.apply_threshold();
-        }
+        self.keep_to_threshold(heap);
     }
 
     /// Records an event if one is due, in a call that names the stream. `due` was read under the heap's lock,

@@ -11,6 +11,7 @@ use crate::alloc::order::Clock;
 use crate::alloc::release::Leaving;
 use crate::backend::{Backend, BackendError};
 use crate::base::error::Error;
+use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::atomic::Ordering;
 
@@ -52,7 +53,16 @@ impl Pool {
         Ok(self.give_back_all())
     }
 
-    /// Frees above the threshold give memory back, if no miss is at work just then.
+    /// Lets go of the books, and gives memory back if they hold more than the release threshold allows.
+    pub(super) fn keep_to_threshold(&self, heap: RankedGuard<'_, Heap>) {
+        let over = heap.is_above_threshold();
+        drop(heap);
+        if over {
+            self.apply_threshold();
+        }
+    }
+
+    /// Gives back memory above the threshold, if no miss is at work just then.
     pub(super) fn apply_threshold(&self) {
         if !self.backend.usable() {
             return;

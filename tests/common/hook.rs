@@ -2,6 +2,7 @@
 //! just that moment, without leaving it to chance.
 
 use parking_lot::Mutex;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use weir::backend::call::Call;
 use weir::backend::{Backend, BackendError, Event};
@@ -154,6 +155,18 @@ impl Backend for Hooked {
 
     fn pages_have_addresses(&self) -> bool {
         self.inner.pages_have_addresses()
+    }
+
+    fn blocks_in_one_page(&self) -> bool {
+        self.inner.blocks_in_one_page()
+    }
+
+    fn device_number(&self) -> Result<[u64; 2], BackendError> {
+        self.around(Call::DeviceNumber, || self.inner.device_number())
+    }
+
+    fn export(&self, page: PageHandle) -> Result<OwnedFd, BackendError> {
+        self.around(Call::Export, || self.inner.export(page))
     }
 
     fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {

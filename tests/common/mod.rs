@@ -9,10 +9,11 @@ pub mod op;
 pub mod program;
 pub mod random;
 pub mod real;
-
+pub mod run;
 pub mod sim;
 #[allow(unsafe_code)]
 pub mod standin;
+pub mod work;
 
 use std::sync::Arc;
 use weir::backend::counting::Counting;

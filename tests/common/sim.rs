@@ -1,13 +1,14 @@
 //! A device that is only books, but whole ones: streams whose work stands still until a test lets it go on,
 //! events with vector clocks, and pages whose every piece is known to be in use by which queued work.
 //!
-//! It knows the truth about stream order, and panics as soon as a pool breaks a rule of `docs/design.md`:
-//! - memory touched by queued work is handed to work that is not ordered behind it (rule 2);
-//! - a page is unmapped or released that unfinished work may still touch (rule 4);
-//! - a stream is touched outside a call that names it, or after it was destroyed (rule 1).
+//! It knows the truth about stream order, and panics as soon as a pool breaks one of its rules:
+//! - memory touched by queued work is handed to work that is not ordered behind it;
+//! - a page is unmapped or released that unfinished work may still touch;
+//! - a stream is touched outside a call that names it, or after it was destroyed.
 //!
 //! Work of the same block never conflicts with itself: that order is the program's own affair.
 
+use super::work::{Moment, State, Stream, Work, at};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -15,90 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Timeline};
-
-/// How far each stream, by index, has come.
-type Clock = Vec<u64>;
-
-fn at(clock: &Clock, stream: usize) -> u64 {
-    clock.get(stream).copied().unwrap_or(0)
-}
-
-fn join(clock: &mut Clock, other: &Clock) {
-    if clock.len() < other.len() {
-        clock.resize(other.len(), 0);
-    }
-    for (mine, &theirs) in clock.iter_mut().zip(other) {
-        *mine = (*mine).max(theirs);
-    }
-}
-
-#[derive(Debug, Default)]
-struct Stream {
-    /// What its next work begins after; its own place holds the number of items queued.
-    clock: Clock,
-    /// Items that have run.
-    completed: u64,
-    /// What each unfinished item waits for.
-    needs: std::collections::VecDeque<Clock>,
-}
-
-/// Queued work that uses memory.
-#[derive(Clone, Debug)]
-struct Work {
-    stream: usize,
-    position: u64,
-    block: u64,
-    start: u64,
-    end: u64,
-    pieces: Vec<Piece>,
-    /// Nobody may be given its memory before it has run, not even work that is ordered behind it: the host may write first.
-    held: bool,
-}
-
-/// A page, and bytes of it from, to.
-type Piece = (PageHandle, u64, u64);
-
-impl Work {
-    fn meets(&self, pieces: &[Piece]) -> bool {
-        let overlap = |old: &Piece, new: &Piece| old.0 == new.0 && old.1 < new.2 && new.1 < old.2;
-        self.pieces
-            .iter()
-            .any(|old| pieces.iter().any(|new| overlap(old, new)))
-    }
-}
-
-/// A moment in the work of a stream.
-#[derive(Clone, Debug, Default)]
-pub struct Moment(Clock);
-
-#[derive(Debug, Default)]
-struct State {
-    streams: Vec<Stream>,
-    /// Live handles. While a stream is captured its work goes to a stream of the graph's, which stands still
-    /// until the graph is gone.
-    handles: HashMap<StreamHandle, usize>,
-    /// Streams being captured: the capture, and the stream's own place.
-    captured: HashMap<StreamHandle, (CaptureId, usize)>,
-    /// Streams that are part of a graph, or were.
-    graphs: HashMap<usize, CaptureId>,
-    /// Captures that the pool asked to hear the end of, and those whose end it has not heard of yet.
-    watched: HashSet<CaptureId>,
-    gone: Vec<CaptureId>,
-    /// Nobody can tell when a graph is gone.
-    untold: bool,
-    events: HashMap<Event, Clock>,
-    last_event: u64,
-    mappings: BTreeMap<u64, (PageHandle, u64)>,
-    work: Vec<Work>,
-    /// Streams that the call in progress names.
-    named: Vec<StreamHandle>,
-    /// Streams that have been named and not been given up since, if the pool may touch those at any time.
-    declared: Option<HashSet<StreamHandle>>,
-    waits: u64,
-    peak: u64,
-    /// Blocks that were announced, with their bytes.
-    blocks: BTreeMap<u64, u64>,
-}
 
 /// The device.
 #[derive(Debug)]
@@ -387,99 +304,6 @@ impl Sim {
         let mut clock = vec![0; index + 1];
         clock[index] = target.min(at(&state.streams[index].clock, index));
         state.finish(&clock);
-    }
-}
-
-impl State {
-    /// Where these bytes lie.
-    fn pieces(&self, start: u64, bytes: u64) -> Vec<Piece> {
-        let (end, mut pieces, mut next) = (start + bytes.max(1), Vec::new(), start);
-        while next < end {
-            let (&base, &(page, size)) = self.mappings.range(..=next).next_back().expect("mapped memory");
-            assert!(
-                next < base + size,
-                "{bytes} B at {start:#x}: nothing is mapped at {next:#x}"
-            );
-            let to = end.min(base + size);
-            pieces.push((page, next - base, to - base));
-            next = to;
-        }
-        pieces
-    }
-
-    fn queue(&mut self, index: usize) -> u64 {
-        let stream = &mut self.streams[index];
-        stream.needs.push_back(stream.clock.clone());
-        if stream.clock.len() <= index {
-            stream.clock.resize(index + 1, 0);
-        }
-        stream.clock[index] += 1;
-        stream.clock[index]
-    }
-
-    fn order(&mut self, index: usize, after: &Clock) {
-        join(&mut self.streams[index].clock, after);
-        self.queue(index);
-    }
-
-    /// Runs everything up to a moment, and what that waits for.
-    fn finish(&mut self, clock: &Clock) {
-        let mut todo: Vec<(usize, u64)> = clock.iter().copied().enumerate().collect();
-        while let Some((index, position)) = todo.pop() {
-            let stream = &mut self.streams[index];
-            while stream.completed < position {
-                // Work only ever waits for work that was queued before it, so this ends.
-                let needs = stream.needs.pop_front().expect("queued work");
-                stream.completed += 1;
-                todo.extend(needs.into_iter().enumerate().filter(|need| need.0 != index));
-            }
-        }
-        let streams = &self.streams;
-        self.work
-            .retain(|work| streams[work.stream].completed < work.position);
-    }
-
-    fn reached(&self, clock: &Clock) -> bool {
-        clock
-            .iter()
-            .zip(&self.streams)
-            .all(|(&position, stream)| stream.completed >= position)
-    }
-
-    /// How far all streams will come that `which` wants: none, or the graph they are part of.
-    fn all(&self, which: impl Fn(Option<&CaptureId>) -> bool) -> Clock {
-        (0..self.streams.len())
-            .map(|index| match which(self.graphs.get(&index)) {
-                true => at(&self.streams[index].clock, index),
-                false => 0,
-            })
-            .collect()
-    }
-
-    /// Refuses to have a captured stream touched.
-    fn not_captured(&self, call: &str, handle: StreamHandle) {
-        assert!(
-            !self.captured.contains_key(&handle),
-            "{call} on {handle}, which is being captured"
-        );
-    }
-
-    /// The stream of a handle that a pool touches.
-    fn named(&self, call: &str, handle: StreamHandle) -> Option<usize> {
-        assert!(
-            self.named.contains(&handle)
-                || self
-                    .declared
-                    .as_ref()
-                    .is_some_and(|declared| declared.contains(&handle)),
-            "{call} touches {handle} in a call that names {:?}",
-            self.named
-        );
-        if handle.0 < FIRST_STREAM {
-            return None;
-        }
-        let live = self.handles.get(&handle);
-        Some(*live.unwrap_or_else(|| panic!("{call} touches {handle}, which was destroyed")))
     }
 }
 

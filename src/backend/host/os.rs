@@ -2,6 +2,7 @@
 //! here keeps state; who may call what, and when, is `memory`'s business.
 
 use crate::backend::BackendError;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -24,24 +25,17 @@ fn last(call: impl FnOnce() -> String) -> BackendError {
 
 /// A file that exists in memory only.
 pub(super) fn memory_file() -> Result<File, BackendError> {
-    // SAFETY: the name is a C string; no other precondition.
-    let fd = unsafe { libc::memfd_create(c"weir".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(last(|| "memfd_create".into()));
-    }
-    // SAFETY: `fd` was opened above and is owned by nothing else.
-    Ok(unsafe { File::from_raw_fd(fd) })
+    file_in_memory(c"weir", 0)
 }
 
 /// The same, with a length that can be sealed.
 pub(super) fn sealable_file() -> Result<File, BackendError> {
+    file_in_memory(c"weir-shared", libc::MFD_ALLOW_SEALING)
+}
+
+fn file_in_memory(name: &CStr, flags: libc::c_uint) -> Result<File, BackendError> {
     // SAFETY: the name is a C string; no other precondition.
-    let fd = unsafe {
-        libc::memfd_create(
-            c"weir-shared".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        )
-    };
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags | libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(last(|| "memfd_create".into()));
     }

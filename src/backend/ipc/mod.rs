@@ -81,6 +81,8 @@ pub struct Message {
     pub words: Vec<u64>,
     /// What it carried.
     pub files: Vec<OwnedFd>,
+    /// It carried more, for which this process had no room.
+    pub lost: bool,
 }
 
 impl Message {
@@ -89,6 +91,37 @@ impl Message {
         let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+}
+
+/// What an exporter says of its pool first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// What the memory is, by a number of the exporter's layer.
+    pub memory: u64,
+    /// The pool's number, which no other has.
+    pub pool: [u64; 2],
+    /// The device's number, the same in every process.
+    pub device: [u64; 2],
+}
+
+impl Welcome {
+    /// As a message's words.
+    pub fn words(self) -> [u64; 6] {
+        let Welcome { memory, pool, device } = self;
+        [VERSION, memory, pool[0], pool[1], device[0], device[1]]
+    }
+
+    /// From a message. None: it is another one, or another version's.
+    pub fn read(message: &Message) -> Option<Welcome> {
+        match (message.kind, &message.words[..]) {
+            (Kind::Welcome, &[VERSION, memory, p0, p1, d0, d1]) => Some(Welcome {
+                memory,
+                pool: [p0, p1],
+                device: [d0, d1],
+            }),
+            _ => None,
+        }
     }
 }
 
@@ -103,8 +136,8 @@ pub fn words_of(text: &str) -> Vec<u64> {
     chunks.map(word).collect()
 }
 
-/// Sends a message.
-pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Result<(), BackendError> {
+/// Sends a message. False: the other side is gone.
+pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> Result<bool, BackendError> {
     let all = std::iter::once(kind as u64).chain(words.iter().copied());
     let bytes: Vec<u8> = all.flat_map(u64::to_le_bytes).collect();
     socket.send(&bytes, files)
@@ -113,10 +146,10 @@ pub fn send(socket: &Socket, kind: Kind, words: &[u64], files: &[&OwnedFd]) -> R
 /// Receives a message. None: the other side is gone, or has said something that no weir of this version says.
 pub fn receive(socket: &Socket) -> Result<Option<Message>, BackendError> {
     let mut bytes = [0; 8 * (MOST + 1)];
-    let Some((length, files)) = socket.receive(&mut bytes)? else {
+    let Some(got) = socket.receive(&mut bytes)? else {
         return Ok(None);
     };
-    let mut words = bytes[..length]
+    let mut words = bytes[..got.length]
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
     let first = words.next();
@@ -124,7 +157,8 @@ pub fn receive(socket: &Socket) -> Result<Option<Message>, BackendError> {
     Ok(kind.map(|kind| Message {
         kind,
         words: words.collect(),
-        files,
+        files: got.files,
+        lost: got.lost,
     }))
 }
 
@@ -152,6 +186,7 @@ mod tests {
         assert!(receive(&there).unwrap().is_none());
         drop(here);
         assert!(receive(&there).unwrap().is_none());
+        assert!(!send(&there, Kind::Gone, &[], &[]).unwrap());
     }
 
     #[test]

@@ -19,6 +19,9 @@ fn failed(call: &str) -> BackendError {
         Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ETOOMANYREFS) => {
             BackendError::OutOfMemory(format!("{call}: {error}"))
         }
+        Some(libc::EAGAIN) => {
+            BackendError::Other(format!("{call}: it takes too long, or the socket does not wait"))
+        }
         _ => BackendError::Other(format!("{call}: {error}")),
     }
 }
@@ -41,6 +44,22 @@ impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub struct Received {
+    /// Its bytes.
+    pub length: usize,
+    /// What it carried.
+    pub files: Vec<OwnedFd>,
+    /// It carried more, for which this process had no room.
+    pub lost: bool,
+}
+
+/// Why some were lost.
+pub fn no_room() -> BackendError {
+    BackendError::OutOfMemory("recvmsg: this process can have no more descriptors (ulimit -n)".into())
 }
 
 /// Room for as many descriptors as the kernel lets a message carry; aligned as its headers must be.
@@ -133,8 +152,8 @@ impl Socket {
         Ok(Socket { waits: true, ..self })
     }
 
-    /// Sends one message.
-    pub fn send(&self, bytes: &[u8], files: &[&OwnedFd]) -> Result<(), BackendError> {
+    /// Sends one message. False: the other end is closed.
+    pub fn send(&self, bytes: &[u8], files: &[&OwnedFd]) -> Result<bool, BackendError> {
         let mut part = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
@@ -165,17 +184,18 @@ impl Socket {
         loop {
             // SAFETY: a header whose parts live until the call returns.
             if unsafe { libc::sendmsg(self.as_raw_fd(), &raw const header, flags) } >= 0 {
-                return Ok(());
+                return Ok(true);
             }
-            if Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-                return Err(failed("sendmsg"));
+            match Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EPIPE | libc::ECONNRESET) => return Ok(false),
+                _ => return Err(failed("sendmsg")),
             }
         }
     }
 
-    /// Receives one message: its length, and what it carried. None: the other end is closed. A message that is cut
-    /// counts as empty.
-    pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, BackendError> {
+    /// Receives one message. None: the other end is closed. A message of more than these bytes counts as empty.
+    pub fn receive(&self, bytes: &mut [u8]) -> Result<Option<Received>, BackendError> {
         let mut part = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
@@ -214,8 +234,12 @@ impl Socket {
         if length == 0 && files.is_empty() {
             return Ok(None);
         }
-        let cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-        Ok(Some((if cut { 0 } else { length }, files)))
+        let is = |flag| header.msg_flags & flag != 0;
+        Ok(Some(Received {
+            length: if is(libc::MSG_TRUNC) { 0 } else { length },
+            files,
+            lost: is(libc::MSG_CTRUNC),
+        }))
     }
 
     /// The process at the other end, as something to wait for: it becomes readable once that process has ended, with all
@@ -303,18 +327,26 @@ pub fn unique() -> Result<[u64; 2], BackendError> {
 /// Sends a descriptor through a socket of the program's.
 pub fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), BackendError> {
     let (socket, file) = (own(socket)?, own(file)?);
-    // a byte must go with it, or a stream socket delivers nothing
-    Socket {
+    let socket = Socket {
         file: socket,
         waits: true,
+    };
+    // a byte must go with it, or a stream socket delivers nothing
+    match socket.send(b"w", &[&file])? {
+        true => Ok(()),
+        false => Err(BackendError::Other(
+            "sendmsg: the other end of the socket is closed".into(),
+        )),
     }
-    .send(b"w", &[&file])
 }
 
 /// Receives one that [`send_descriptor`] sent. None: the other end is closed, or what came was something else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, BackendError> {
-    let got = Socket::of(own(socket)?).receive(&mut [0])?;
-    Ok(got.and_then(|(_, mut files)| if files.len() == 1 { files.pop() } else { None }))
+    match Socket::of(own(socket)?).receive(&mut [0])? {
+        Some(Received { lost: true, .. }) => Err(no_room()),
+        Some(Received { mut files, .. }) if files.len() == 1 => Ok(files.pop()),
+        _ => Ok(None),
+    }
 }
 
 fn own(file: BorrowedFd<'_>) -> Result<OwnedFd, BackendError> {
