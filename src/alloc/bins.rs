@@ -5,7 +5,7 @@
 //! Invariants: a bin's bit is set exactly if its list is not empty; a node is in the bin of its length.
 //! No lock of their own: the heap's.
 
-use super::node::{NIL, NodeId, Nodes};
+use super::node::{NIL, Node, NodeId, Nodes};
 use super::size::GRAIN;
 
 const SUB_BITS: u32 = 5;
@@ -45,21 +45,45 @@ impl Default for Bins {
 impl Bins {
     /// Puts a node into the bin of its length.
     pub fn insert(&mut self, nodes: &mut Nodes, id: NodeId) {
-        let at = index(nodes[id].len);
-        let head = self.heads[at];
-        nodes[id].bin_prev = NIL;
-        nodes[id].bin_next = head;
+        let len = nodes[id].len;
+        self.insert_into(nodes, id, index(len));
+    }
+
+    #[inline]
+    fn insert_into(&mut self, nodes: &mut Nodes, id: NodeId, at: usize) {
+        let head = std::mem::replace(&mut self.heads[at], id);
+        let node = &mut nodes[id];
+        (node.bin_prev, node.bin_next) = (NIL, head);
         if head != NIL {
             nodes[head].bin_prev = id;
         }
-        self.heads[at] = id;
         self.levels |= 1 << (at >> SUB_BITS);
         self.subs[at >> SUB_BITS] |= 1 << (at & (SUBS - 1));
     }
 
     /// Takes a node out. Its length is still that with which it went in.
     pub fn remove(&mut self, nodes: &mut Nodes, id: NodeId) {
-        let (len, prev, next) = (nodes[id].len, nodes[id].bin_prev, nodes[id].bin_next);
+        let len = nodes[id].len;
+        self.remove_from(nodes, id, index(len));
+    }
+
+    /// The length of a node was another one when it went in. It comes to the front of its bin, as if it went out and in again.
+    #[inline]
+    pub fn resized(&mut self, nodes: &mut Nodes, id: NodeId, was: u64) {
+        let (from, to) = (index(was), index(nodes[id].len));
+        if from != to || nodes[id].bin_prev != NIL {
+            self.remove_from(nodes, id, from);
+            self.insert_into(nodes, id, to);
+        }
+    }
+
+    #[inline]
+    fn remove_from(&mut self, nodes: &mut Nodes, id: NodeId, at: usize) {
+        let &Node {
+            bin_prev: prev,
+            bin_next: next,
+            ..
+        } = &nodes[id];
         if next != NIL {
             nodes[next].bin_prev = prev;
         }
@@ -67,7 +91,6 @@ impl Bins {
             nodes[prev].bin_next = next;
             return;
         }
-        let at = index(len);
         self.heads[at] = next;
         if next == NIL {
             let level = at >> SUB_BITS;
@@ -80,6 +103,9 @@ impl Bins {
 
     /// The tightest node of at least `len` among those looked at; NIL if there is none of that size.
     pub fn best(&self, nodes: &Nodes, len: u64) -> NodeId {
+        if self.is_empty() {
+            return NIL;
+        }
         let at = index(len);
         let found = self.tightest(nodes, at, len);
         if found != NIL {
@@ -208,7 +234,7 @@ impl Bins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::node::{Kind, Node};
+    use crate::alloc::node::Kind;
 
     #[test]
     fn index_grows_with_length_and_stays_in_range() {

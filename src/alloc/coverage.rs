@@ -171,19 +171,11 @@ impl Heap {
         }
         arena.uncovered
     }
-
-    /// An extent of a stream's list has got its length, or is about to lose it.
-    pub(super) fn count_extent(&mut self, id: NodeId, comes: bool) {
-        let node = &self.space.nodes[id];
-        let arena = self.arenas[node.owner as usize]
-            .as_mut()
-            .expect("a stream in use");
-        arena.count(node.len, node.seq, comes);
-    }
 }
 
 impl Arena {
-    fn count(&mut self, len: u64, seq: u64, comes: bool) {
+    /// A free extent of the stream's has come, or has got its length; or it goes, or is about to lose it.
+    pub(super) fn count(&mut self, len: u64, seq: u64, comes: bool) {
         if seq > self.counted_from {
             match comes {
                 true => self.uncovered += len,
