@@ -16,12 +16,18 @@ use super::size::{GRAIN, round_up};
 
 impl Heap {
     /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
+    #[inline(always)]
     pub fn fit(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
         let found = self.fit_len(len, stream)?;
         // every extent begins at a grain
-        if align <= GRAIN {
-            return Some(found);
+        match align <= GRAIN {
+            true => Some(found),
+            false => self.fit_near(found, len, align, stream),
         }
+    }
+
+    /// The same where this is the tightest one that is long enough.
+    fn fit_near(&self, found: NodeId, len: u64, align: u64, stream: u32) -> Option<NodeId> {
         let node = &self.space.nodes[found];
         if round_up(node.start, align) + len <= node.end() {
             return Some(found);
@@ -39,6 +45,7 @@ impl Heap {
         find(stream).or_else(|| find(COMMON))
     }
 
+    #[inline(always)]
     fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
         let nodes = &self.space.nodes;
         let own = if stream == COMMON {
@@ -67,6 +74,7 @@ impl Heap {
 
     /// Makes a node on no list free for `owner`, under a fresh number, and joins it with its neighbours. Those
     /// that everybody may use become the owner's; the other way round they stay apart. (`coverage`: not always at once.)
+    #[inline(always)]
     pub fn put_free(&mut self, id: NodeId, owner: u32) {
         let len = self.space.nodes[id].len;
         let seq = if owner == COMMON {
@@ -78,6 +86,7 @@ impl Heap {
     }
 
     /// The same for a block that was freed on a stream some time ago, under the number `seq`.
+    #[inline(always)]
     pub(super) fn put_free_since(&mut self, id: NodeId, owner: u32, seq: u64) {
         let nodes = &self.space.nodes;
         let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
@@ -99,18 +108,31 @@ impl Heap {
         let above = self.joins_above(id, owner, like);
         let below = self.joins_below(id, owner, like);
         // an extent that is the owner's takes in what lies beside it, and stays on its lists
-        if below && self.space.nodes[prev].owner == owner && !self.joins_below(prev, owner, like) {
-            self.take_in_above(id, owner, like);
+        let grows = if below && self.space.nodes[prev].owner == owner && !self.joins_below(prev, owner, like)
+        {
+            if above {
+                self.take_in_above(id, owner, like);
+            }
             let was = self.space.nodes[prev].len;
             self.space.merge(prev);
-            return self.has_grown(prev, was, seq);
-        }
-        if above && !below && self.space.nodes[next].owner == owner && !self.joins_above(next, owner, like) {
+            Some((prev, was))
+        } else if above
+            && !below
+            && self.space.nodes[next].owner == owner
+            && !self.joins_above(next, owner, like)
+        {
             let was = self.space.nodes[next].len;
             self.space.merge_up(id);
-            return self.has_grown(next, was, seq);
+            Some((next, was))
+        } else {
+            None
+        };
+        if let Some((id, was)) = grows {
+            return self.has_grown(id, was, seq);
         }
-        self.take_in_above(id, owner, like);
+        if above {
+            self.take_in_above(id, owner, like);
+        }
         while self.joins_below(id, owner, like) {
             let prev = self.space.nodes[id].prev;
             self.unlist(prev);
@@ -123,6 +145,7 @@ impl Heap {
     }
 
     /// Joins a node with the extents above it. Behind one that was everybody's may lie another one of the owner's.
+    #[inline(never)]
     fn take_in_above(&mut self, id: NodeId, owner: u32, like: Option<(u64, bool)>) {
         while self.joins_above(id, owner, like) {
             self.unlist(self.space.nodes[id].next);
@@ -130,11 +153,13 @@ impl Heap {
         }
     }
 
+    #[inline(always)]
     fn joins_above(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
         let node = &self.space.nodes[id];
         self.joins(node.next, owner, like) && !self.are_apart(node.end())
     }
 
+    #[inline(always)]
     fn joins_below(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
         let node = &self.space.nodes[id];
         self.joins(node.prev, owner, like) && !self.are_apart(node.start)
@@ -142,6 +167,7 @@ impl Heap {
 
     /// May an extent of the owner's be joined with this neighbour? `like`: which of its numbers an event covers, and
     /// whether it is on the far side of that.
+    #[inline(always)]
     pub(super) fn joins(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
         id != NIL && {
             let node = &self.space.nodes[id];
@@ -185,6 +211,7 @@ impl Heap {
     }
 
     /// A free extent has become shorter. Its place among the owner's is the same.
+    #[inline(always)]
     fn has_shrunk(&mut self, id: NodeId, was: u64) {
         let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
         let &Node { owner, len, seq, .. } = &nodes[id];
@@ -195,6 +222,7 @@ impl Heap {
     }
 
     /// A free extent has become longer, by what was freed under the number `seq`.
+    #[inline(always)]
     fn has_grown(&mut self, id: NodeId, was: u64, seq: u64) {
         let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
         let &Node {
@@ -215,12 +243,14 @@ impl Heap {
     }
 
     /// Puts a free extent on its owner's lists, as the newest.
+    #[inline(always)]
     fn list(&mut self, id: NodeId) {
         let newest = self.arena(self.space.nodes[id].owner).newest;
         self.list_after(id, newest);
     }
 
     /// The same, behind another one.
+    #[inline(always)]
     fn list_after(&mut self, id: NodeId, before: NodeId) {
         let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
         let &Node { owner, len, seq, .. } = &nodes[id];
@@ -232,6 +262,7 @@ impl Heap {
         arena.bins.insert(nodes, id);
     }
 
+    #[inline(always)]
     fn unlist(&mut self, id: NodeId) {
         let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
         let &Node { owner, len, seq, .. } = &nodes[id];

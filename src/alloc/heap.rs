@@ -163,6 +163,7 @@ impl Heap {
         }
     }
 
+    #[inline(always)]
     fn alloc_large(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
         let (len, align) = Heap::need(bytes, align);
         let id = self.fit(len, align, stream)?;
@@ -224,8 +225,17 @@ impl Heap {
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
-    #[inline(always)]
     pub fn find_block(&self, at: u64) -> Result<Block, Error> {
+        let block = self.find_block_to_free(at)?;
+        match self.directory.state(at) {
+            State::Kept => Err(Error::DoubleFree(Addr(at))),
+            _ => Ok(block),
+        }
+    }
+
+    /// The same for `free`, which finds out whether a cache keeps it.
+    #[inline(always)]
+    pub fn find_block_to_free(&self, at: u64) -> Result<Block, Error> {
         let (id, exact) = match self.space.find(at) {
             Found::Outside => return Err(Error::UnknownPointer(Addr(at))),
             Found::Start(id) => (id, true),
@@ -233,22 +243,13 @@ impl Heap {
         };
         let node = &self.space.nodes[id];
         match node.kind {
-            Kind::Live if exact && self.directory.state(at) == State::Kept => {
-                Err(Error::DoubleFree(Addr(at)))
-            }
             Kind::Live if exact || self.is_set_back(at, node.start) => Ok(Block::Large(id)),
             Kind::Live => Err(Error::InteriorPointer {
                 at: Addr(at),
                 block: Addr(node.start),
                 bytes: node.len,
             }),
-            Kind::Slab => {
-                let block = self.slabs.find(node.slab, at)?;
-                match self.directory.state(at) {
-                    State::Kept => Err(Error::DoubleFree(Addr(at))),
-                    _ => Ok(block),
-                }
-            }
+            Kind::Slab => self.slabs.find(node.slab, at),
             _ => Err(Error::DoubleFree(Addr(at))),
         }
     }
@@ -293,6 +294,7 @@ impl Heap {
     }
 
     /// Bytes of a block, as rounded up.
+    #[inline]
     pub fn block_bytes(&self, block: Block) -> u64 {
         match block {
             Block::Large(id) => self.space.nodes[id].len,
@@ -301,6 +303,7 @@ impl Heap {
     }
 
     /// A block's address.
+    #[inline]
     pub fn block_start(&self, block: Block) -> u64 {
         match block {
             Block::Large(id) => self.space.nodes[id].start,

@@ -128,6 +128,7 @@ impl Space {
     }
 
     /// The range that holds an address.
+    #[inline(always)]
     pub fn range_of(&self, at: u64) -> Option<usize> {
         let index = match self.ranges.len() {
             1 => 0, // as in most pools
@@ -160,13 +161,24 @@ impl Space {
     }
 
     /// The node at an address, in a bounded number of steps.
+    #[inline(always)]
     pub fn find(&self, at: u64) -> Found {
         let Some(index) = self.range_of(at) else {
             return Found::Outside;
         };
         let range = &self.ranges[index];
         let window = range.window(at);
-        let mut id = range.entry(window);
+        let first = range.entry(window);
+        // as where most blocks begin
+        if first != NIL && self.nodes[first].start == at {
+            return Found::Start(first);
+        }
+        self.find_behind(range, window, first, at)
+    }
+
+    /// The same in a window whose `first` node, if there is one, does not begin there.
+    fn find_behind(&self, range: &Range, window: usize, first: NodeId, at: u64) -> Found {
+        let mut id = first;
         if id == NIL || self.nodes[id].start > at {
             // the node began before this window: it is the last that starts in the closest window with any
             id = range.entry_below(window);
@@ -201,6 +213,7 @@ impl Space {
     }
 
     /// The same, but the new node is the lower part. The upper one stays on what lists it was.
+    #[inline(always)]
     pub fn split_front(&mut self, id: NodeId, at: u64) -> NodeId {
         let node = &mut self.nodes[id];
         debug_assert!(node.start < at && at < node.end());
@@ -237,6 +250,7 @@ impl Space {
     }
 
     /// The same, but the upper one stays, on what lists it was. The lower one is on none.
+    #[inline(always)]
     pub fn merge_up(&mut self, lower: NodeId) {
         let &Node {
             start,
@@ -257,6 +271,7 @@ impl Space {
     }
 
     /// Behind a node comes this one now, or it is the first one of its range, at `start`.
+    #[inline(always)]
     fn follows(&mut self, prev: NodeId, start: u64, id: NodeId) {
         match prev {
             NIL => self.range_mut(start).first = id,
@@ -316,6 +331,7 @@ impl Space {
         id
     }
 
+    #[inline(always)]
     fn range_mut(&mut self, at: u64) -> &mut Range {
         let index = self.range_of(at).expect("an address of the pool");
         &mut self.ranges[index]
@@ -382,6 +398,7 @@ impl Range {
         self.groups[window / GROUP][window % GROUP].wrapping_sub(1)
     }
 
+    #[inline(always)]
     fn set_entry(&mut self, window: usize, id: NodeId) {
         let entry = &mut self.groups[window / GROUP][window % GROUP];
         if std::mem::replace(entry, id + 1) == 0 {
@@ -389,6 +406,7 @@ impl Range {
         }
     }
 
+    #[inline(always)]
     fn clear_entry(&mut self, window: usize) {
         let group = &mut self.groups[window / GROUP];
         group[window % GROUP] = 0;
@@ -398,6 +416,7 @@ impl Range {
     }
 
     /// What begins at an address is now another node.
+    #[inline(always)]
     fn replace(&mut self, start: u64, was: NodeId, id: NodeId) {
         let window = self.window(start);
         let entry = &mut self.groups[window / GROUP][window % GROUP];
@@ -408,6 +427,7 @@ impl Range {
 
     /// Behind the node at `before` one now begins, and no other in between: it is the first of its window, unless that is
     /// the window of the one before.
+    #[inline(always)]
     fn begins(&mut self, at: u64, before: u64, id: NodeId) {
         let window = self.window(at);
         if window != self.window(before) {
@@ -416,6 +436,7 @@ impl Range {
     }
 
     /// The node behind the one at `before` begins there no more. At its end `next` does.
+    #[inline(always)]
     fn begins_no_more(&mut self, at: u64, before: u64, end: u64, next: NodeId) {
         let window = self.window(at);
         if window == self.window(before) {
@@ -428,6 +449,7 @@ impl Range {
     }
 
     /// The entry of the closest window below that has one.
+    #[inline(never)]
     fn entry_below(&self, window: usize) -> NodeId {
         let last_of = |entries: &[u32]| {
             entries
@@ -495,10 +517,20 @@ mod tests {
             let (start, next) = (space.nodes[id].start, space.nodes[id].next);
             // pieces become many, then few again, so that some lie close and some groups are empty
             if start != at && (step / 2000 % 2 == 0 || below(8) == 0) {
-                model.insert(at, space.split(id, at));
+                if below(2) == 0 {
+                    model.insert(at, space.split(id, at));
+                } else {
+                    model.insert(start, space.split_front(id, at));
+                    model.insert(at, id);
+                }
             } else if next != NIL {
                 model.remove(&space.nodes[next].start);
-                space.merge(id);
+                if below(2) == 0 {
+                    space.merge(id);
+                } else {
+                    model.insert(start, next);
+                    space.merge_up(id);
+                }
             }
             let ask = base + below(bytes);
             let id = node_at(&model, ask);
