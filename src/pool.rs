@@ -195,6 +195,7 @@ impl Pool {
     }
 
     /// The same for a thread whose cache for the stream could not serve it.
+    #[inline(always)]
     pub fn alloc_beside(
         &self,
         own: Option<&ThreadCache>,
@@ -203,15 +204,23 @@ impl Pool {
         stream: StreamHandle,
     ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
-        let stream = self.name_beside(own, stream)?;
+        let stream = match self.known(own) {
+            Some(stream) => stream,
+            None => &self.name(stream)?,
+        };
         if self.config.memory == MemoryKind::Pinned {
             self.look_at_held();
         }
-        let mut heap = self.books_for_alloc(stream)?;
-        let index = index_for_alloc(&mut heap, stream);
+        let mut heap = self.any_books();
+        if !self.is_in_order(&mut heap, stream) {
+            drop(heap);
+            heap = self.books_in_order(stream)?;
+        }
+        let index = index_beside(&mut heap, own, stream);
+        heap.serve(index);
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own.filter(|_| bytes > LONG) {
-            heap.flush_long(own.cache.owner);
+            heap.flush_long(&own.cache);
         }
         if let Some(own) = own
             && heap.even_out(&own.cache)
@@ -229,11 +238,12 @@ impl Pool {
             return Ok(self.announced(Addr(at), bytes));
         }
         drop(heap);
-        let at = self.miss(own, bytes, align, stream)?;
+        let at = self.miss(own, bytes, align, *stream)?;
         Ok(self.announced(at, bytes))
     }
 
     /// A block that is handed out, once whoever watches has been told.
+    #[inline]
     fn announced(&self, at: Addr, bytes: u64) -> Addr {
         if self.watched {
             self.backend.block_allocated(at, bytes.max(1));
@@ -247,23 +257,37 @@ impl Pool {
     }
 
     /// The same for a thread whose cache for the stream could not keep the block.
+    #[inline(always)]
     pub fn free_beside(
         &self,
         own: Option<&ThreadCache>,
         at: Addr,
         stream: StreamHandle,
     ) -> Result<u64, Error> {
-        let Some(stream) = self.name_for_free(own, stream)? else {
-            return self.free_quietly(at);
+        let named;
+        let stream = match self.known(own) {
+            Some(stream) => stream,
+            None => match self.name_for_free(stream)? {
+                Some(stream) => {
+                    named = stream;
+                    &named
+                }
+                None => return self.free_quietly(at),
+            },
         };
-        let mut heap = self.books_for(stream)?;
-        let block = heap.find_block(at.0)?;
-        let index = index_for_free(&mut heap, stream);
+        let mut heap = self.any_books();
+        if !self.is_plain(stream) {
+            drop(heap);
+            heap = self.books_for(stream)?;
+        }
+        let block = heap.find_block_to_free(at.0)?;
+        let index = index_beside(&mut heap, own, stream);
+        heap.hear_of(index);
         self.part_with(at);
         let bytes = heap.free(block, index, false)?;
         if let Some(own) = self.still(&mut heap, own, stream) {
             if bytes > LONG {
-                heap.flush_long(own.cache.owner);
+                heap.flush_long(&own.cache);
             }
             heap.relieve(&own.cache);
         }
@@ -285,9 +309,8 @@ impl Pool {
     }
 
     /// Who frees? None: the backend is gone, or its device is lost; there no work runs any more.
-    #[inline(always)]
-    fn name_for_free(&self, own: Option<&ThreadCache>, stream: StreamHandle) -> Result<Option<Named>, Error> {
-        match self.name_beside(own, stream) {
+    fn name_for_free(&self, stream: StreamHandle) -> Result<Option<Named>, Error> {
+        match self.name(stream) {
             Ok(stream) => Ok(Some(stream)),
             Err(_) if !self.backend.usable() || self.backend.is_lost() => Ok(None),
             Err(error) => Err(error),
@@ -295,6 +318,7 @@ impl Pool {
     }
 
     /// Tells whoever watches that a block is no more, before its memory can be another one. The caller holds the books.
+    #[inline]
     fn part_with(&self, at: Addr) {
         if self.watched && self.backend.usable() {
             self.backend.block_freed(at);
@@ -310,7 +334,7 @@ impl Pool {
     }
 
     #[inline(always)]
-    fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: Named, index: u32) {
+    fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: &Named, index: u32) {
         if self.importer.is_some() && index != COMMON {
             heap.want_event(index); // nobody may come later who needs one
         }
@@ -326,7 +350,7 @@ impl Pool {
     /// The block is also used on `stream`: its free waits for that stream's work too.
     pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
         let stream = self.name(stream)?;
-        let mut heap = self.books_for(stream)?;
+        let mut heap = self.books_for(&stream)?;
         let block = heap.find_block(at.0)?;
         if let Some(line) = stream.line {
             heap.record_use(block, line);
@@ -459,8 +483,7 @@ impl Pool {
     /// The books, unless the pool has ended.
     #[inline(always)]
     fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
-        let mut heap = self.heap.lock();
-        heap.serve_nobody();
+        let heap = self.any_books();
         if self.ended.load(Ordering::Relaxed) {
             Err(Error::PoolDestroyed { handle: 0 })
         } else {
@@ -468,23 +491,37 @@ impl Pool {
         }
     }
 
-    /// The books, for a call that names a stream.
+    /// The same, even if it has.
     #[inline(always)]
-    fn books_for(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+    fn any_books(&self) -> RankedGuard<'_, Heap> {
+        let mut heap = self.heap.lock();
+        heap.serve_nobody();
+        heap
+    }
+
+    /// The books, for a call that names a stream.
+    fn books_for(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
         let heap = self.books()?;
         match stream.line.and_then(|line| line.capture) {
             None => Ok(heap),
-            Some(capture) => self.books_in_capture(heap, stream, capture),
+            Some(capture) => self.books_in_capture(heap, *stream, capture),
         }
     }
 
-    /// The same, for an allocation: the pool may have come to rest before, or given back what it does not need.
-    fn books_for_alloc(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+    /// May the books be used for such a call as they are? Otherwise `books_for` says why not.
+    #[inline(always)]
+    fn is_plain(&self, stream: &Named) -> bool {
+        !self.ended.load(Ordering::Relaxed) && stream.line.is_none_or(|line| line.capture.is_none())
+    }
+
+    /// The books, for an allocation: the pool may have come to rest before, or given back what it does not need.
+    #[cold]
+    fn books_in_order(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
         self.check_allocates()?;
         let mut heap = self.books_for(stream)?;
         if heap.is_rest_due() {
             drop(heap);
-            self.come_to_rest(stream)?;
+            self.come_to_rest(*stream)?;
             heap = self.books_for(stream)?;
         }
         if heap.is_spare_due() {
@@ -493,6 +530,12 @@ impl Pool {
             heap = self.books_for(stream)?;
         }
         Ok(heap)
+    }
+
+    /// May they be used for an allocation as they are? Otherwise `books_in_order` sees to it.
+    #[inline(always)]
+    fn is_in_order(&self, heap: &mut Heap, stream: &Named) -> bool {
+        self.importer.is_none() && self.is_plain(stream) && !heap.is_rest_due() && !heap.is_spare_due()
     }
 
     /// Who is this? Asks the backend, so no lock may be held.
@@ -533,20 +576,23 @@ fn index(heap: &mut Heap, stream: Named) -> u32 {
     index
 }
 
-/// The same for an allocation: what the stream freed before is at hand.
+/// The same for a thread that may have a cache for the stream. A cache that is open knows its arena.
+#[inline(always)]
+fn index_beside(heap: &mut Heap, own: Option<&ThreadCache>, stream: &Named) -> u32 {
+    match own {
+        Some(own) if own.is_of(stream) && !own.is_ended() => own.cache.arena,
+        _ => index(heap, *stream),
+    }
+}
+
+/// The arena for an allocation: what the stream freed before is at hand.
 fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
     let index = index(heap, stream);
     heap.serve(index);
     index
 }
 
-/// The same for a free.
-fn index_for_free(heap: &mut Heap, stream: Named) -> u32 {
-    let index = index(heap, stream);
-    heap.hear_of(index);
-    index
-}
-
+#[inline]
 fn check_request(bytes: u64, align: u64) -> Result<(), Error> {
     if align != 0 && (!align.is_power_of_two() || align > MAX_ALIGN) {
         return Err(Error::InvalidAlignment {

@@ -5,7 +5,7 @@
 //! Invariants: a bin's bit is set exactly if its list is not empty; a node is in the bin of its length.
 //! No lock of their own: the heap's.
 
-use super::node::{NIL, NodeId, Nodes};
+use super::node::{NIL, Node, NodeId, Nodes};
 use super::size::GRAIN;
 
 const SUB_BITS: u32 = 5;
@@ -23,6 +23,7 @@ pub struct Bins {
     subs: [u32; LEVELS],
 }
 
+#[inline(always)]
 fn index(len: u64) -> usize {
     let units = len / GRAIN;
     if units < SUBS as u64 {
@@ -30,6 +31,43 @@ fn index(len: u64) -> usize {
     }
     let shift = 63 - units.leading_zeros() - SUB_BITS;
     ((shift as usize + 1) << SUB_BITS) + ((units >> shift) as usize & (SUBS - 1))
+}
+
+/// The tightest node of at least `len` in a list, which begins with `first`, among those looked at.
+#[inline(always)]
+fn tightest(nodes: &Nodes, first: NodeId, len: u64) -> NodeId {
+    let node = &nodes[first];
+    match node.bin_next {
+        NIL if node.len >= len => first,
+        NIL => NIL,
+        _ => tightest_of_several(nodes, first, len),
+    }
+}
+
+#[inline(never)]
+fn tightest_of_several(nodes: &Nodes, first: NodeId, len: u64) -> NodeId {
+    let (mut found, mut found_len) = (NIL, u64::MAX);
+    let mut id = first;
+    let mut looked = 0;
+    while id != NIL {
+        let node = &nodes[id];
+        if node.len >= len && node.len < found_len {
+            (found, found_len) = (id, node.len);
+            if node.len == len {
+                break;
+            }
+        }
+        looked += 1;
+        // past the bound any node that fits will do
+        if looked >= LOOK && found != NIL {
+            break;
+        }
+        if looked >= 4 * LOOK {
+            break;
+        }
+        id = node.bin_next;
+    }
+    found
 }
 
 impl Default for Bins {
@@ -44,22 +82,44 @@ impl Default for Bins {
 
 impl Bins {
     /// Puts a node into the bin of its length.
+    #[inline]
     pub fn insert(&mut self, nodes: &mut Nodes, id: NodeId) {
         let at = index(nodes[id].len);
-        let head = self.heads[at];
-        nodes[id].bin_prev = NIL;
-        nodes[id].bin_next = head;
-        if head != NIL {
-            nodes[head].bin_prev = id;
-        }
-        self.heads[at] = id;
-        self.levels |= 1 << (at >> SUB_BITS);
-        self.subs[at >> SUB_BITS] |= 1 << (at & (SUBS - 1));
+        self.insert_into(nodes, id, at);
     }
 
     /// Takes a node out. Its length is still that with which it went in.
+    #[inline]
     pub fn remove(&mut self, nodes: &mut Nodes, id: NodeId) {
-        let (len, prev, next) = (nodes[id].len, nodes[id].bin_prev, nodes[id].bin_next);
+        let &Node {
+            len,
+            bin_prev: prev,
+            bin_next: next,
+            ..
+        } = &nodes[id];
+        self.unlink(nodes, prev, next, || index(len));
+    }
+
+    /// The length of a node was another one when it went in. It comes to the front of its bin, as if it went out and in again.
+    #[inline(always)]
+    pub fn resized(&mut self, nodes: &mut Nodes, id: NodeId, was: u64) {
+        let &Node {
+            len,
+            bin_prev: prev,
+            bin_next: next,
+            ..
+        } = &nodes[id];
+        let (from, to) = (index(was), index(len));
+        if prev == NIL && from == to {
+            return;
+        }
+        self.unlink(nodes, prev, next, || from);
+        self.insert_into(nodes, id, to);
+    }
+
+    /// The node between these two goes from a bin.
+    #[inline(always)]
+    fn unlink(&mut self, nodes: &mut Nodes, prev: NodeId, next: NodeId, bin: impl FnOnce() -> usize) {
         if next != NIL {
             nodes[next].bin_prev = prev;
         }
@@ -67,7 +127,7 @@ impl Bins {
             nodes[prev].bin_next = next;
             return;
         }
-        let at = index(len);
+        let at = bin();
         self.heads[at] = next;
         if next == NIL {
             let level = at >> SUB_BITS;
@@ -78,43 +138,41 @@ impl Bins {
         }
     }
 
-    /// The tightest node of at least `len` among those looked at; NIL if there is none of that size.
-    pub fn best(&self, nodes: &Nodes, len: u64) -> NodeId {
-        let at = index(len);
-        let found = self.tightest(nodes, at, len);
-        if found != NIL {
-            found
-        } else {
-            self.above(at + 1).map_or(NIL, |at| self.tightest(nodes, at, len))
+    #[inline(always)]
+    fn insert_into(&mut self, nodes: &mut Nodes, id: NodeId, at: usize) {
+        let head = std::mem::replace(&mut self.heads[at], id);
+        let node = &mut nodes[id];
+        (node.bin_prev, node.bin_next) = (NIL, head);
+        if head != NIL {
+            nodes[head].bin_prev = id;
+            return;
         }
+        self.levels |= 1 << (at >> SUB_BITS);
+        self.subs[at >> SUB_BITS] |= 1 << (at & (SUBS - 1));
     }
 
-    fn tightest(&self, nodes: &Nodes, at: usize, len: u64) -> NodeId {
-        let (mut found, mut found_len) = (NIL, u64::MAX);
-        let mut id = self.heads[at];
-        let mut looked = 0;
-        while id != NIL {
-            let node = &nodes[id];
-            if node.len >= len && node.len < found_len {
-                (found, found_len) = (id, node.len);
-                if node.len == len {
-                    break;
-                }
-            }
-            looked += 1;
-            // past the bound any node that fits will do
-            if looked >= LOOK && found != NIL {
-                break;
-            }
-            if looked >= 4 * LOOK {
-                break;
-            }
-            id = node.bin_next;
+    /// The tightest node of at least `len` among those looked at; NIL if there is none of that size.
+    #[inline(always)]
+    pub fn best(&self, nodes: &Nodes, len: u64) -> NodeId {
+        if self.is_empty() {
+            return NIL;
         }
-        found
+        let at = index(len);
+        let head = self.heads[at];
+        if head != NIL {
+            let found = tightest(nodes, head, len);
+            if found != NIL {
+                return found;
+            }
+        }
+        match self.above(at + 1) {
+            Some(at) => tightest(nodes, self.heads[at], len),
+            None => NIL,
+        }
     }
 
     /// The first bin that is not empty, from bin `at` on.
+    #[inline(always)]
     fn above(&self, at: usize) -> Option<usize> {
         let level = at >> SUB_BITS;
         if level >= LEVELS {
@@ -208,7 +266,7 @@ impl Bins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::node::{Kind, Node};
+    use crate::alloc::node::Kind;
 
     #[test]
     fn index_grows_with_length_and_stays_in_range() {
@@ -247,5 +305,40 @@ mod tests {
         }
         assert!(bins.is_empty());
         assert_eq!(bins.best(&nodes, 1), NIL);
+    }
+    /// Nodes whose lengths change lie where they would if they were taken out and put in again.
+    #[test]
+    fn a_length_that_changes_is_as_good_as_a_new_node() {
+        const COUNT: u32 = 40;
+        let mut random = 1u64;
+        let mut below = |most: u64| {
+            random = random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (random >> 33) % most
+        };
+        let (mut nodes, mut bins) = (Nodes::default(), Bins::default());
+        let (mut others, mut model) = (Nodes::default(), Bins::default());
+        for _ in 0..COUNT {
+            let id = nodes.add(Node::new(0, GRAIN, Kind::Free));
+            assert_eq!(others.add(Node::new(0, GRAIN, Kind::Free)), id);
+            bins.insert(&mut nodes, id);
+            model.insert(&mut others, id);
+        }
+        let mut stayed = 0;
+        for _ in 0..20_000 {
+            // few lengths, so that many share a bin
+            let (id, len) = (below(COUNT.into()) as u32, (60 + below(12)) * GRAIN);
+            let was = std::mem::replace(&mut nodes[id].len, len);
+            stayed += u32::from(index(was) == index(len) && nodes[id].bin_prev == NIL);
+            bins.resized(&mut nodes, id, was);
+            model.remove(&mut others, id);
+            others[id].len = len;
+            model.insert(&mut others, id);
+            let order = |bins: &Bins, nodes| bins.descending(nodes, 0).collect::<Vec<_>>();
+            assert_eq!(order(&bins, &nodes), order(&model, &others));
+            assert_eq!((bins.levels, bins.subs), (model.levels, model.subs));
+        }
+        assert!(stayed > 100, "some were where they had to be");
     }
 }

@@ -305,11 +305,13 @@ impl Cache {
     }
 
     /// Bytes of the long block, which `withdraw` will give; 0 if there is none.
+    #[inline]
     pub fn long_bytes(&self) -> u64 {
         self.lists.long_bytes()
     }
 
     /// Takes a block out, for the heap, which has it as live.
+    #[inline]
     pub fn withdraw(&self) -> Option<Kept> {
         let kept = self.lists.pop_longest()?;
         self.lose(kept.piece);

@@ -13,7 +13,7 @@
 //! No lock of its own: the heap's.
 
 use super::heap::Heap;
-use super::node::{Kind, NIL, NodeId};
+use super::node::{Kind, NIL, Node, NodeId};
 use super::order::{Arena, COMMON, EVENT_BYTES, EVENT_FREES};
 use super::space::Found;
 
@@ -30,7 +30,7 @@ impl Heap {
     }
 
     /// An allocation on a stream is under way: what the stream freed is joined with its neighbours.
-    #[inline]
+    #[inline(always)]
     pub fn serve(&mut self, stream: u32) {
         self.serving = stream;
         if stream == COMMON {
@@ -38,7 +38,7 @@ impl Heap {
         }
         let arena = self.arena(stream);
         let (newest, joined) = (arena.newest, arena.joined);
-        if newest != NIL && self.space.nodes[newest].seq > joined {
+        if newest != NIL && self.space.nodes[newest].seq > joined && !self.is_enclosed(newest, joined) {
             self.join_late(stream, joined);
         }
         let arena = self.arena_mut(stream);
@@ -53,12 +53,28 @@ impl Heap {
         }
     }
 
+    /// Is it the only late one, and none of its neighbours free?
+    #[inline(always)]
+    fn is_enclosed(&self, newest: NodeId, joined: u64) -> bool {
+        let nodes = &self.space.nodes;
+        let &Node {
+            prev, next, age_prev, ..
+        } = &nodes[newest];
+        let is_free = |id: NodeId| id != NIL && nodes[id].kind == Kind::Free;
+        (age_prev == NIL || nodes[age_prev].seq <= joined) && !is_free(prev) && !is_free(next)
+    }
+
     fn join_late(&mut self, stream: u32, joined: u64) {
         let newest = self.arena(stream).newest;
         let before = self.space.nodes[newest].age_prev;
-        if before == NIL || self.space.nodes[before].seq <= joined {
-            return self.join_now(newest, stream);
+        match before == NIL || self.space.nodes[before].seq <= joined {
+            true => self.join_now(newest, stream),
+            false => self.join_several(newest, stream, joined),
         }
+    }
+
+    #[inline(never)]
+    fn join_several(&mut self, newest: NodeId, stream: u32, joined: u64) {
         // an extent may be gone when its turn comes, part of another one
         let nodes = &self.space.nodes;
         let known = |id: NodeId| (id != NIL && nodes[id].seq > joined).then_some(id);
@@ -73,6 +89,7 @@ impl Heap {
         }
     }
 
+    #[inline(always)]
     fn join_now(&mut self, id: NodeId, stream: u32) {
         let node = &self.space.nodes[id];
         let (seq, prev, next) = (node.seq, node.prev, node.next);
@@ -171,19 +188,11 @@ impl Heap {
         }
         arena.uncovered
     }
-
-    /// An extent of a stream's list has got its length, or is about to lose it.
-    pub(super) fn count_extent(&mut self, id: NodeId, comes: bool) {
-        let node = &self.space.nodes[id];
-        let arena = self.arenas[node.owner as usize]
-            .as_mut()
-            .expect("a stream in use");
-        arena.count(node.len, node.seq, comes);
-    }
 }
 
 impl Arena {
-    fn count(&mut self, len: u64, seq: u64, comes: bool) {
+    /// A free extent of the stream's has come, or has got its length; or it goes, or is about to lose it.
+    pub(super) fn count(&mut self, len: u64, seq: u64, comes: bool) {
         if seq > self.counted_from {
             match comes {
                 true => self.uncovered += len,

@@ -340,6 +340,7 @@ impl Directory {
 
     /// A live block is freed to the heap: the arena whose cache handed it out, if one did. Err: somebody else has
     /// freed it.
+    #[inline]
     pub fn end(&self, at: u64) -> Result<Option<u32>, State> {
         let live = |was: State| matches!(was, State::Plain | State::Special);
         match self.place(at) {

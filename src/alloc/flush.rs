@@ -118,10 +118,12 @@ impl Heap {
 
     /// A thread's cache had nothing for a request, and may get half of what another thread keeps beyond it for the same
     /// stream, if that is a good deal: where some threads allocate what others free. Returns whether it got something.
+    #[inline]
     pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
-        if !self.caches.shared || self.caches.idle {
-            return false;
-        }
+        self.caches.shared && !self.caches.idle && self.even_out_with_another(cache)
+    }
+
+    fn even_out_with_another(&mut self, cache: &Arc<Cache>) -> bool {
         self.prepare_spare();
         let others = self.caches.all.iter().filter(|other| other.arena == cache.arena);
         let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
@@ -289,15 +291,29 @@ impl Heap {
         any
     }
 
-    /// Takes back the long blocks that a thread keeps, one on each of its streams.
-    pub fn flush_long(&mut self, owner: ThreadId) {
+    /// Takes back the long blocks that a cache's thread keeps, one on each of its streams.
+    #[inline(always)]
+    pub fn flush_long(&mut self, own: &Arc<Cache>) {
+        if own.long_bytes() > 0 || self.caches.all.len() > 1 {
+            self.flush_long_of(own);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_long_of(&mut self, own: &Arc<Cache>) {
         let mut next = 0;
         while let Some(cache) = self.caches.all.get(next) {
             next += 1;
             let bytes = cache.long_bytes();
-            if cache.owner == owner && bytes > 0 {
-                let cache = cache.clone();
-                self.take_back(&cache, bytes);
+            if bytes == 0 || cache.owner != own.owner {
+                continue;
+            }
+            match cache == own {
+                true => self.take_back(own, bytes),
+                false => {
+                    let cache = cache.clone();
+                    self.take_back(&cache, bytes);
+                }
             }
         }
     }
@@ -321,6 +337,7 @@ impl Heap {
     }
 
     /// The cache's longest block, of so many bytes, is the heap's again.
+    #[inline]
     fn take_back(&mut self, cache: &Cache, bytes: u64) {
         // while it is still kept, so that the peak is right
         self.set_used(self.stats.used - bytes);
@@ -331,9 +348,10 @@ impl Heap {
         self.return_kept(kept, cache.arena);
     }
 
+    #[inline]
     fn return_kept(&mut self, kept: Kept, arena: u32) {
         // whether it is complete by now is chance, on which the layout of a stream that is alone should not depend
-        let complete = self.is_complete(arena, kept.seq) && !self.is_alone(arena);
+        let complete = !self.is_alone(arena) && self.is_complete(arena, kept.seq);
         match kept.piece {
             Piece::Large { .. } => {
                 let id = self.node_of(kept.at);
@@ -377,9 +395,10 @@ impl Heap {
         /// Blocks that go at a time: their owner waits for it.
         const BLOCKS: usize = 128;
         for _ in 0..BLOCKS {
-            let Some(bytes) = cache.longest().filter(|_| cache.is_full()) else {
+            if !cache.is_full() {
                 return;
-            };
+            }
+            let Some(bytes) = cache.longest() else { return };
             self.take_back(cache, bytes);
         }
     }
@@ -420,6 +439,7 @@ impl Heap {
         self.find_peak();
     }
 
+    #[inline(never)]
     fn find_peak(&mut self) {
         let used = self.stats.used;
         let high = std::mem::replace(&mut self.caches.high, used);

@@ -1,9 +1,6 @@
-//! The books of one pool: which extents are free, for whom, and how blocks are cut from them and joined
-//! again. Best fit with immediate coalescing (Knuth, TAOCP 2.5).
+//! The books of one pool: what there is of it, and the way of a block through it, from a request to its free.
 //!
-//! Invariants (`check::validate` has them as equations):
-//! - free extents are backed by active mappings throughout and no two joinable ones are neighbours;
-//! - reserved = used + cached + free + pending + idle.
+//! Invariant (`check::validate` has it, and those of the others): reserved = used + cached + free + pending + idle.
 //!
 //! Lock: the pool's `Heap` lock covers all of this module and those it uses. What concerns pages, mappings
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
@@ -15,7 +12,7 @@ use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
 use super::limbo::{Limbo, Users};
-use super::node::{Kind, NIL, NodeId};
+use super::node::{Kind, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
 use super::rest::Rest;
@@ -166,6 +163,7 @@ impl Heap {
         }
     }
 
+    #[inline(always)]
     fn alloc_large(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
         let (len, align) = Heap::need(bytes, align);
         let id = self.fit(len, align, stream)?;
@@ -175,52 +173,6 @@ impl Heap {
         let start = self.space.nodes[id].start;
         self.directory.begin(start, len);
         Some(start)
-    }
-
-    /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
-    pub fn fit(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
-        let found = self.fit_len(len, stream)?;
-        let start = self.space.nodes[found].start;
-        if round_up(start, align) + len <= self.space.nodes[found].end() {
-            return Some(found);
-        }
-        // no extent may be as long as that, and yet one begin at the right place
-        self.fit_len(len + align - GRAIN, stream)
-            .or_else(|| self.fit_aligned(len, align, stream))
-    }
-
-    /// Any extent free for `stream` that holds `len` bytes aligned to `align`.
-    fn fit_aligned(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
-        let nodes = &self.space.nodes;
-        let fits = |&id: &NodeId| round_up(nodes[id].start, align) + len <= nodes[id].end();
-        let find = |arena: u32| self.arena(arena).bins.ascending(nodes, len).find(fits);
-        find(stream).or_else(|| find(COMMON))
-    }
-
-    fn fit_len(&self, len: u64, stream: u32) -> Option<NodeId> {
-        let nodes = &self.space.nodes;
-        let own = if stream == COMMON {
-            NIL
-        } else {
-            self.arena(stream).bins.best(nodes, len)
-        };
-        let common = self.arena(COMMON).bins.best(nodes, len);
-        match (own, common) {
-            (NIL, NIL) => None,
-            (own, NIL) => Some(own),
-            (NIL, common) => Some(common),
-            (own, common) => Some(if nodes[common].len < nodes[own].len {
-                common
-            } else {
-                own
-            }),
-        }
-    }
-
-    /// Cuts `len` bytes aligned to `align` out of a free extent that holds them.
-    pub fn take(&mut self, id: NodeId, len: u64, align: u64) -> NodeId {
-        let from = round_up(self.space.nodes[id].start, align);
-        self.cut_free(id, from, from + len)
     }
 
     /// Frees a block that `find_block` gave. Returns its bytes. The memory is `stream`'s at once. An error if another
@@ -273,8 +225,17 @@ impl Heap {
     }
 
     /// The live block that starts at an address, or what is wrong with the address.
-    #[inline(always)]
     pub fn find_block(&self, at: u64) -> Result<Block, Error> {
+        let block = self.find_block_to_free(at)?;
+        match self.directory.state(at) {
+            State::Kept => Err(Error::DoubleFree(Addr(at))),
+            _ => Ok(block),
+        }
+    }
+
+    /// The same for `free`, which finds out whether a cache keeps it.
+    #[inline(always)]
+    pub fn find_block_to_free(&self, at: u64) -> Result<Block, Error> {
         let (id, exact) = match self.space.find(at) {
             Found::Outside => return Err(Error::UnknownPointer(Addr(at))),
             Found::Start(id) => (id, true),
@@ -282,22 +243,13 @@ impl Heap {
         };
         let node = &self.space.nodes[id];
         match node.kind {
-            Kind::Live if exact && self.directory.state(at) == State::Kept => {
-                Err(Error::DoubleFree(Addr(at)))
-            }
             Kind::Live if exact || self.is_set_back(at, node.start) => Ok(Block::Large(id)),
             Kind::Live => Err(Error::InteriorPointer {
                 at: Addr(at),
                 block: Addr(node.start),
                 bytes: node.len,
             }),
-            Kind::Slab => {
-                let block = self.slabs.find(node.slab, at)?;
-                match self.directory.state(at) {
-                    State::Kept => Err(Error::DoubleFree(Addr(at))),
-                    _ => Ok(block),
-                }
-            }
+            Kind::Slab => self.slabs.find(node.slab, at),
             _ => Err(Error::DoubleFree(Addr(at))),
         }
     }
@@ -342,6 +294,7 @@ impl Heap {
     }
 
     /// Bytes of a block, as rounded up.
+    #[inline]
     pub fn block_bytes(&self, block: Block) -> u64 {
         match block {
             Block::Large(id) => self.space.nodes[id].len,
@@ -350,196 +303,11 @@ impl Heap {
     }
 
     /// A block's address.
+    #[inline]
     pub fn block_start(&self, block: Block) -> u64 {
         match block {
             Block::Large(id) => self.space.nodes[id].start,
             Block::Small(slab, index) => self.slabs.block_start(slab, index),
         }
-    }
-
-    /// Makes a node on no list free for `owner`, under a fresh number, and joins it with its neighbours. Those
-    /// that everybody may use become the owner's; the other way round they stay apart. (`coverage`: not always at once.)
-    pub fn put_free(&mut self, id: NodeId, owner: u32) {
-        let len = self.space.nodes[id].len;
-        let seq = if owner == COMMON {
-            0
-        } else {
-            self.arena_mut(owner).tick(len)
-        };
-        self.put_free_numbered(id, owner, seq);
-    }
-
-    /// The same for a block that was freed on a stream some time ago, under the number `seq`.
-    pub(super) fn put_free_since(&mut self, id: NodeId, owner: u32, seq: u64) {
-        let newest = self.arena(owner).newest;
-        // a stream's free extents are in the order of their numbers
-        let seq = if newest == NIL {
-            seq
-        } else {
-            seq.max(self.space.nodes[newest].seq)
-        };
-        let arena = self.arena_mut(owner);
-        if arena.seq < seq {
-            arena.advance();
-        }
-        self.put_free_numbered(id, owner, seq);
-    }
-
-    fn put_free_numbered(&mut self, mut id: NodeId, owner: u32, seq: u64) {
-        let like = self.divide(owner, seq);
-        // behind a neighbour that was everybody's may lie another extent of the owner's
-        while self.joins(self.space.nodes[id].next, owner, like)
-            && !self.are_apart(self.space.nodes[id].end())
-        {
-            self.pull_free(self.space.nodes[id].next);
-            self.space.merge(id);
-        }
-        while self.joins(self.space.nodes[id].prev, owner, like)
-            && !self.are_apart(self.space.nodes[id].start)
-        {
-            let prev = self.space.nodes[id].prev;
-            self.pull_free(prev);
-            self.space.merge(prev);
-            id = prev;
-        }
-        let node = &mut self.space.nodes[id];
-        (node.kind, node.owner, node.seq) = (Kind::Free, owner, seq);
-        self.stats.free += node.len;
-        self.count_extent(id, true);
-        self.age_push(id);
-        self.bins_insert(id, owner);
-    }
-
-    /// May an extent of the owner's be joined with this neighbour? `like`: which of its numbers an event covers, and
-    /// whether it is on the far side of that.
-    pub(super) fn joins(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
-        id != NIL && {
-            let node = &self.space.nodes[id];
-            // a capture would keep what it took in
-            let takes_in = |other| other == COMMON && like.is_none() && self.capture_of(owner).is_none();
-            let is_like = || like.is_none_or(|(covered, beyond)| (node.seq > covered) == beyond);
-            node.kind == Kind::Free && (node.owner == owner && is_like() || takes_in(node.owner))
-        }
-    }
-
-    /// Takes a free extent off its lists.
-    pub fn pull_free(&mut self, id: NodeId) {
-        self.stats.free -= self.space.nodes[id].len;
-        self.count_extent(id, false);
-        self.bins_remove(id);
-        self.age_remove(id);
-    }
-
-    /// Cuts the bytes `[from, to)` out of a free extent, as a node of its own on no list. What is left keeps
-    /// its owner, number and place among the owner's extents.
-    pub fn cut_free(&mut self, id: NodeId, from: u64, to: u64) -> NodeId {
-        debug_assert!(self.space.nodes[id].start <= from && to <= self.space.nodes[id].end());
-        let owner = self.space.nodes[id].owner;
-        self.stats.free -= to - from;
-        self.count_extent(id, false);
-        self.bins_remove(id);
-        if to < self.space.nodes[id].end() {
-            let upper = self.space.split(id, to);
-            self.age_insert_after(upper, id);
-            self.count_extent(upper, true);
-            self.bins_insert(upper, owner);
-        }
-        if self.space.nodes[id].start < from {
-            let middle = self.space.split(id, from);
-            self.count_extent(id, true);
-            self.bins_insert(id, owner);
-            middle
-        } else {
-            self.age_remove(id);
-            id
-        }
-    }
-
-    /// Puts free extents of the same bin into the order of their addresses.
-    pub(super) fn sort_bins(&mut self) {
-        for arena in self.arenas.iter_mut().flatten() {
-            let mut free: Vec<NodeId> = arena.bins.descending(&self.space.nodes, 0).collect();
-            free.sort_unstable_by_key(|&id| std::cmp::Reverse(self.space.nodes[id].start));
-            for &id in &free {
-                arena.bins.remove(&mut self.space.nodes, id);
-            }
-            for &id in &free {
-                arena.bins.insert(&mut self.space.nodes, id);
-            }
-        }
-    }
-
-    fn bins_insert(&mut self, id: NodeId, owner: u32) {
-        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
-        arena.bins.insert(&mut self.space.nodes, id);
-    }
-
-    fn bins_remove(&mut self, id: NodeId) {
-        let owner = self.space.nodes[id].owner;
-        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
-        arena.bins.remove(&mut self.space.nodes, id);
-    }
-
-    fn age_push(&mut self, id: NodeId) {
-        let owner = self.space.nodes[id].owner;
-        if owner != COMMON {
-            let last = self.arena(owner).newest;
-            self.age_link(last, id, NIL);
-        }
-    }
-
-    fn age_insert_after(&mut self, id: NodeId, before: NodeId) {
-        if self.space.nodes[id].owner != COMMON {
-            let next = self.space.nodes[before].age_next;
-            self.age_link(before, id, next);
-        }
-    }
-
-    fn age_link(&mut self, prev: NodeId, id: NodeId, next: NodeId) {
-        let nodes = &mut self.space.nodes;
-        (nodes[id].age_prev, nodes[id].age_next) = (prev, next);
-        let arena = self.arenas[nodes[id].owner as usize]
-            .as_mut()
-            .expect("a stream in use");
-        if prev == NIL {
-            arena.oldest = id
-        } else {
-            nodes[prev].age_next = id
-        }
-        if next == NIL {
-            arena.newest = id
-        } else {
-            nodes[next].age_prev = id
-        }
-    }
-
-    fn age_remove(&mut self, id: NodeId) {
-        let nodes = &mut self.space.nodes;
-        let (owner, prev, next) = (nodes[id].owner, nodes[id].age_prev, nodes[id].age_next);
-        if owner == COMMON {
-            return;
-        }
-        let arena = self.arenas[owner as usize].as_mut().expect("a stream in use");
-        if prev == NIL {
-            arena.oldest = next
-        } else {
-            nodes[prev].age_next = next
-        }
-        if next == NIL {
-            arena.newest = prev
-        } else {
-            nodes[next].age_prev = prev
-        }
-    }
-
-    /// The longest free extent of any arena.
-    pub fn largest_free(&self) -> u64 {
-        let nodes = &self.space.nodes;
-        self.arenas
-            .iter()
-            .flatten()
-            .map(|arena| arena.bins.largest(nodes))
-            .max()
-            .unwrap_or(0)
     }
 }

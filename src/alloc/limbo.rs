@@ -83,11 +83,16 @@ impl Heap {
     }
 
     /// Who still uses a block that is freed on `stream`, beside that stream; none if nobody does.
+    #[inline(always)]
     pub(super) fn users_at_free(&mut self, block: Block, stream: u32, complete: bool) -> Option<Users> {
-        let here = self.arena(stream).id;
-        if here.capture.is_none() && self.also_used.is_empty() {
+        if self.also_used.is_empty() && self.capture_of(stream).is_none() {
             return None;
         }
+        self.find_users(block, stream, complete)
+    }
+
+    fn find_users(&mut self, block: Block, stream: u32, complete: bool) -> Option<Users> {
+        let here = self.arena(stream).id;
         let mut users = self
             .also_used
             .remove(&self.block_start(block))

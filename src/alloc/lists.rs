@@ -242,6 +242,7 @@ impl Lists {
     }
 
     /// Takes one of the longest blocks.
+    #[inline]
     pub fn pop_longest(&self) -> Option<Kept> {
         self.pop(self.last_list()?)
     }
@@ -345,6 +346,7 @@ impl Lists {
         Some(self.read(entry, list).piece.bytes())
     }
 
+    #[inline]
     fn last_list(&self) -> Option<usize> {
         let filled = |word: &usize| self.filled[*word].load(Relaxed) != 0;
         let Some(word) = (0..WORDS).rev().find(filled) else {

@@ -125,12 +125,14 @@ impl Nodes {
 
 impl std::ops::Index<NodeId> for Nodes {
     type Output = Node;
+    #[inline(always)]
     fn index(&self, id: NodeId) -> &Node {
         &self.all[id as usize]
     }
 }
 
 impl std::ops::IndexMut<NodeId> for Nodes {
+    #[inline(always)]
     fn index_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.all[id as usize]
     }

@@ -226,12 +226,18 @@ impl Heap {
     }
 
     /// Sees to it that a free on a stream that is new to the pool will allocate nothing.
+    #[inline(always)]
     pub(super) fn expect_stream(&mut self) {
         if self.spare_arena.is_none() {
-            self.spare_arena = Some(Box::new(Arena::new(Timeline::of(StreamId(0)))));
-            self.arenas.reserve(1);
-            self.ids.reserve(1);
+            self.prepare_arena();
         }
+    }
+
+    #[cold]
+    fn prepare_arena(&mut self) {
+        self.spare_arena = Some(Box::new(Arena::new(Timeline::of(StreamId(0)))));
+        self.arenas.reserve(1);
+        self.ids.reserve(1);
     }
 
     /// The arena of a timeline, if it has one.

@@ -197,9 +197,14 @@ impl Heap {
 
     /// An allocation is about to be made: has the pool come to rest? Where blocks come and go in no order that is only when
     /// nothing is in use: what is then moved home has to be moved again.
+    #[inline(always)]
     pub fn is_rest_due(&mut self) -> bool {
-        let due = self.stats.used < self.rest.watch.saturating_add(self.most_kept())
-            && self.may_look()
+        self.stats.used < self.rest.watch.saturating_add(self.most_kept()) && self.is_rest_due_at_all()
+    }
+
+    #[inline(never)]
+    fn is_rest_due_at_all(&mut self) -> bool {
+        let due = self.may_look()
             && self.rest.is_due(self.used_now())
             && (!self.leeway.is_any() || self.used_now() == 0);
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);

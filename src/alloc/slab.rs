@@ -246,6 +246,7 @@ impl Slabs {
 }
 
 impl Heap {
+    #[inline(never)]
     pub(super) fn alloc_small(&mut self, class: usize, stream: u32) -> Option<u64> {
         let mut id = self.arena(stream).partial[class];
         if id == NIL {

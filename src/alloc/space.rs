@@ -118,7 +118,7 @@ impl Space {
                 named: BitTree::new(windows.div_ceil(GROUP)),
             },
         );
-        self.note_start(first, base);
+        self.range_mut(base).set_entry(0, first);
         first
     }
 
@@ -128,6 +128,7 @@ impl Space {
     }
 
     /// The range that holds an address.
+    #[inline(always)]
     pub fn range_of(&self, at: u64) -> Option<usize> {
         let index = match self.ranges.len() {
             1 => 0, // as in most pools
@@ -153,20 +154,31 @@ impl Space {
 
     /// Sets the mapping of the slots of `[at, at + bytes)`.
     pub fn set_mapping(&mut self, at: u64, bytes: u64, mapping: u32) {
-        let index = self.range_of(at).expect("an address of the pool");
-        let range = &mut self.ranges[index];
-        let first = ((at - range.base) / self.slot) as usize;
-        range.slots[first..first + (bytes / self.slot) as usize].fill(mapping);
+        let slot = self.slot;
+        let range = self.range_mut(at);
+        let first = ((at - range.base) / slot) as usize;
+        range.slots[first..first + (bytes / slot) as usize].fill(mapping);
     }
 
     /// The node at an address, in a bounded number of steps.
+    #[inline(always)]
     pub fn find(&self, at: u64) -> Found {
         let Some(index) = self.range_of(at) else {
             return Found::Outside;
         };
         let range = &self.ranges[index];
         let window = range.window(at);
-        let mut id = range.entry(window);
+        let first = range.entry(window);
+        // as where most blocks begin
+        if first != NIL && self.nodes[first].start == at {
+            return Found::Start(first);
+        }
+        self.find_behind(range, window, first, at)
+    }
+
+    /// The same in a window whose `first` node, if there is one, does not begin there.
+    fn find_behind(&self, range: &Range, window: usize, first: NodeId, at: u64) -> Found {
+        let mut id = first;
         if id == NIL || self.nodes[id].start > at {
             // the node began before this window: it is the last that starts in the closest window with any
             id = range.entry_below(window);
@@ -186,25 +198,47 @@ impl Space {
     pub fn split(&mut self, id: NodeId, at: u64) -> NodeId {
         let node = &mut self.nodes[id];
         debug_assert!(node.start < at && at < node.end());
+        let (start, next) = (node.start, node.next);
         let mut rest = Node::new(at, node.end() - at, node.kind);
         (rest.owner, rest.seq) = (node.owner, node.seq);
-        (rest.prev, rest.next) = (id, node.next);
-        node.len = at - node.start;
-        let next = node.next;
+        (rest.prev, rest.next) = (id, next);
+        node.len = at - start;
         let upper = self.nodes.add(rest);
         self.nodes[id].next = upper;
         if next != NIL {
             self.nodes[next].prev = upper;
         }
-        self.note_start(upper, at);
+        self.range_mut(start).begins(at, start, upper);
         upper
     }
 
-    /// Joins a node with the one after it; the lower one stays. Neither is on a list.
+    /// The same, but the new node is the lower part. The upper one stays on what lists it was.
+    #[inline(always)]
+    pub fn split_front(&mut self, id: NodeId, at: u64) -> NodeId {
+        let node = &mut self.nodes[id];
+        debug_assert!(node.start < at && at < node.end());
+        let (start, prev) = (node.start, node.prev);
+        let mut rest = Node::new(start, at - start, node.kind);
+        (rest.owner, rest.seq) = (node.owner, node.seq);
+        (rest.prev, rest.next) = (prev, id);
+        (node.start, node.len) = (at, node.end() - at);
+        let lower = self.nodes.add(rest);
+        self.nodes[id].prev = lower;
+        self.follows(prev, start, lower);
+        let range = self.range_mut(start);
+        range.replace(start, id, lower);
+        range.begins(at, start, id);
+        lower
+    }
+
+    /// Joins a node with the one after it; the lower one stays. The upper one is on no list.
     pub fn merge(&mut self, lower: NodeId) {
-        let upper = self.nodes[lower].next;
-        let &Node { start, len, next, .. } = &self.nodes[upper];
-        self.forget_start(upper, start, start + len, next);
+        let &Node {
+            start, next: upper, ..
+        } = &self.nodes[lower];
+        let &Node {
+            start: at, len, next, ..
+        } = &self.nodes[upper];
         let node = &mut self.nodes[lower];
         node.len += len;
         node.next = next;
@@ -212,6 +246,37 @@ impl Space {
             self.nodes[next].prev = lower;
         }
         self.nodes.remove(upper);
+        self.range_mut(start).begins_no_more(at, start, at + len, next);
+    }
+
+    /// The same, but the upper one stays, on what lists it was. The lower one is on none.
+    #[inline(always)]
+    pub fn merge_up(&mut self, lower: NodeId) {
+        let &Node {
+            start,
+            len,
+            prev,
+            next: upper,
+            ..
+        } = &self.nodes[lower];
+        let node = &mut self.nodes[upper];
+        let (at, end, next) = (node.start, node.end(), node.next);
+        (node.start, node.prev) = (start, prev);
+        node.len += len;
+        self.follows(prev, start, upper);
+        self.nodes.remove(lower);
+        let range = self.range_mut(start);
+        range.replace(start, lower, upper);
+        range.begins_no_more(at, start, end, next);
+    }
+
+    /// Behind a node comes this one now, or it is the first one of its range, at `start`.
+    #[inline(always)]
+    fn follows(&mut self, prev: NodeId, start: u64, id: NodeId) {
+        match prev {
+            NIL => self.range_mut(start).first = id,
+            prev => self.nodes[prev].next = id,
+        }
     }
 
     /// Makes a node, on no list, `Hole` or `Void` and joins it with neighbours of the same kind.
@@ -266,26 +331,10 @@ impl Space {
         id
     }
 
-    /// A node begins here: the window's entry may have to name it.
-    fn note_start(&mut self, id: NodeId, start: u64) {
-        let index = self.range_of(start).expect("an address of the pool");
-        let range = &mut self.ranges[index];
-        let window = range.window(start);
-        let entry = range.entry(window);
-        if entry == NIL || self.nodes[entry].start > start {
-            range.set_entry(window, id);
-        }
-    }
-
-    /// The node from `start` to `end` is about to go: if its window's entry names it, the next one takes its place.
-    fn forget_start(&mut self, id: NodeId, start: u64, end: u64, next: NodeId) {
-        let index = self.range_of(start).expect("an address of the pool");
-        let range = &mut self.ranges[index];
-        let window = range.window(start);
-        if range.entry(window) == id {
-            let same = next != NIL && range.window(end) == window;
-            range.set_entry(window, if same { next } else { NIL });
-        }
+    #[inline(always)]
+    fn range_mut(&mut self, at: u64) -> &mut Range {
+        let index = self.range_of(at).expect("an address of the pool");
+        &mut self.ranges[index]
     }
 
     /// Checks the invariants that need no other module; panics on the first that does not hold.
@@ -349,17 +398,58 @@ impl Range {
         self.groups[window / GROUP][window % GROUP].wrapping_sub(1)
     }
 
+    #[inline(always)]
     fn set_entry(&mut self, window: usize, id: NodeId) {
-        let group = &mut self.groups[window / GROUP];
-        group[window % GROUP] = id.wrapping_add(1);
-        if id != NIL {
+        let entry = &mut self.groups[window / GROUP][window % GROUP];
+        if std::mem::replace(entry, id + 1) == 0 {
             self.named.insert(window / GROUP);
-        } else if group.iter().fold(0, |any, entry| any | entry) == 0 {
+        }
+    }
+
+    #[inline(always)]
+    fn clear_entry(&mut self, window: usize) {
+        let group = &mut self.groups[window / GROUP];
+        group[window % GROUP] = 0;
+        if group.iter().fold(0, |any, entry| any | entry) == 0 {
             self.named.remove(window / GROUP);
         }
     }
 
+    /// What begins at an address is now another node.
+    #[inline(always)]
+    fn replace(&mut self, start: u64, was: NodeId, id: NodeId) {
+        let window = self.window(start);
+        let entry = &mut self.groups[window / GROUP][window % GROUP];
+        if *entry == was + 1 {
+            *entry = id + 1;
+        }
+    }
+
+    /// Behind the node at `before` one now begins, and no other in between: it is the first of its window, unless that is
+    /// the window of the one before.
+    #[inline(always)]
+    fn begins(&mut self, at: u64, before: u64, id: NodeId) {
+        let window = self.window(at);
+        if window != self.window(before) {
+            self.set_entry(window, id);
+        }
+    }
+
+    /// The node behind the one at `before` begins there no more. At its end `next` does.
+    #[inline(always)]
+    fn begins_no_more(&mut self, at: u64, before: u64, end: u64, next: NodeId) {
+        let window = self.window(at);
+        if window == self.window(before) {
+            return;
+        }
+        match next != NIL && self.window(end) == window {
+            true => self.set_entry(window, next),
+            false => self.clear_entry(window),
+        }
+    }
+
     /// The entry of the closest window below that has one.
+    #[inline(never)]
     fn entry_below(&self, window: usize) -> NodeId {
         let last_of = |entries: &[u32]| {
             entries
@@ -427,10 +517,20 @@ mod tests {
             let (start, next) = (space.nodes[id].start, space.nodes[id].next);
             // pieces become many, then few again, so that some lie close and some groups are empty
             if start != at && (step / 2000 % 2 == 0 || below(8) == 0) {
-                model.insert(at, space.split(id, at));
+                if below(2) == 0 {
+                    model.insert(at, space.split(id, at));
+                } else {
+                    model.insert(start, space.split_front(id, at));
+                    model.insert(at, id);
+                }
             } else if next != NIL {
                 model.remove(&space.nodes[next].start);
-                space.merge(id);
+                if below(2) == 0 {
+                    space.merge(id);
+                } else {
+                    model.insert(start, next);
+                    space.merge_up(id);
+                }
             }
             let ask = base + below(bytes);
             let id = node_at(&model, ask);

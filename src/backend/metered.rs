@@ -1,6 +1,6 @@
 //! Counts the calls that reach a backend. Relaxed counters: each is exact, together they are a snapshot.
 
-use super::{Access, Backend, BackendError, Event};
+use super::{Access, Backend, BackendError, Event, process};
 use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -78,8 +78,10 @@ impl Backend for Metered {
     fn mapping_limit(&self) -> u64 {
         self.inner.mapping_limit()
     }
+    #[inline]
     fn usable(&self) -> bool {
-        self.inner.usable()
+        // where that can change, the process was disturbed then
+        !process::disturbed() || self.inner.usable()
     }
     fn is_lost(&self) -> bool {
         self.inner.is_lost()

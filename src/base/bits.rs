@@ -5,27 +5,35 @@
 /// The set.
 #[derive(Debug)]
 pub struct BitTree {
-    /// Level 0 has a bit for each integer.
-    levels: Vec<Vec<u64>>,
+    /// A bit for each integer.
+    bits: Vec<u64>,
+    /// The levels above, the lowest first.
+    above: Vec<Vec<u64>>,
 }
 
 impl BitTree {
     /// The empty set of integers below `len`.
     pub fn new(len: usize) -> BitTree {
-        let mut levels = Vec::new();
-        let mut words = len.div_ceil(64).max(1);
-        loop {
-            levels.push(vec![0; words]);
-            if words == 1 {
-                return BitTree { levels };
-            }
+        let bits = vec![0; len.div_ceil(64).max(1)];
+        let (mut words, mut above) = (bits.len(), Vec::new());
+        while words > 1 {
             words = words.div_ceil(64);
+            above.push(vec![0; words]);
         }
+        BitTree { bits, above }
     }
 
     /// Adds an integer.
-    pub fn insert(&mut self, mut at: usize) {
-        for level in &mut self.levels {
+    #[inline]
+    pub fn insert(&mut self, at: usize) {
+        let word = &mut self.bits[at / 64];
+        if std::mem::replace(word, *word | 1 << (at % 64)) == 0 {
+            self.insert_above(at / 64);
+        }
+    }
+
+    fn insert_above(&mut self, mut at: usize) {
+        for level in &mut self.above {
             let word = &mut level[at / 64];
             let was = *word;
             *word |= 1 << (at % 64);
@@ -37,8 +45,17 @@ impl BitTree {
     }
 
     /// Takes an integer out.
-    pub fn remove(&mut self, mut at: usize) {
-        for level in &mut self.levels {
+    #[inline]
+    pub fn remove(&mut self, at: usize) {
+        let word = &mut self.bits[at / 64];
+        *word &= !(1 << (at % 64));
+        if *word == 0 {
+            self.remove_above(at / 64);
+        }
+    }
+
+    fn remove_above(&mut self, mut at: usize) {
+        for level in &mut self.above {
             let word = &mut level[at / 64];
             *word &= !(1 << (at % 64));
             if *word != 0 {
@@ -49,22 +66,28 @@ impl BitTree {
     }
 
     /// The greatest member that is not above `at`.
+    #[inline]
     pub fn at_or_below(&self, at: usize) -> Option<usize> {
-        let mut index = at;
-        for (height, level) in self.levels.iter().enumerate() {
-            // on the first level `at` itself counts; above it only what lies before does
-            let keep = if height == 0 {
-                u64::MAX >> (63 - index % 64)
-            } else {
-                !(u64::MAX << (index % 64))
-            };
-            let word = level[index / 64] & keep;
+        let word = self.bits[at / 64] & u64::MAX >> (63 - at % 64);
+        match word {
+            0 => self.before(at / 64),
+            word => Some(at / 64 * 64 + 63 - word.leading_zeros() as usize),
+        }
+    }
+
+    /// The greatest member in words before this one.
+    fn before(&self, word: usize) -> Option<usize> {
+        let mut index = word;
+        for (height, level) in self.above.iter().enumerate() {
+            // only what lies before counts
+            let word = level[index / 64] & !(u64::MAX << (index % 64));
             if word != 0 {
-                let mut found = index / 64 * 64 + 63 - word.leading_zeros() as usize;
-                for below in self.levels[..height].iter().rev() {
-                    found = found * 64 + 63 - below[found].leading_zeros() as usize;
+                let greatest = |word: u64| 63 - word.leading_zeros() as usize;
+                let mut found = index / 64 * 64 + greatest(word);
+                for below in self.above[..height].iter().rev() {
+                    found = found * 64 + greatest(below[found]);
                 }
-                return Some(found);
+                return Some(found * 64 + greatest(self.bits[found]));
             }
             index /= 64;
         }

@@ -36,10 +36,13 @@ impl<T> Out<T> {
     /// # Safety
     /// `place` is NULL or can be written for as long as the result lives.
     pub(super) unsafe fn new(place: *mut T, what: &'static str) -> Result<Out<T>, Error> {
-        NonNull::new(place).map(Out).ok_or(Error::NullPointer {
-            what,
-            hint: "pass the address of a variable for the result",
-        })
+        match NonNull::new(place) {
+            Some(place) => Ok(Out(place)),
+            None => Err(Error::NullPointer {
+                what,
+                hint: "pass the address of a variable for the result",
+            }),
+        }
     }
 
     pub(super) fn set(self, value: T) {

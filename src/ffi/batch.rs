@@ -60,7 +60,7 @@ unsafe fn hand_over(blocks: impl Iterator<Item = Addr>, ptrs: *mut *mut c_void) 
 fn alloc_batch_beside(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
     let mut blocks = vec![Addr::default(); sizes.len()];
     serve(handle, |pool| {
-        threads::beside(pool, handle, on, |own| {
+        threads::beside(pool, handle, on, None, |own| {
             pool.alloc_batch_beside(own, sizes, on, &mut blocks)
         })?;
         if watched(pool) {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn weir_pool_free_batch(
             return Ok(());
         }
         give_back(handle, ptrs, |pool| {
-            threads::beside_in_free(pool, handle, on, |own| {
+            threads::beside_in_free(pool, handle, on, None, |own| {
                 pool.free_batch_beside(own, addrs(ptrs), on)
             })?;
             // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one

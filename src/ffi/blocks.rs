@@ -81,9 +81,10 @@ pub(super) unsafe fn alloc(
         other => other,
     };
     let mine = threads::mine();
+    let cache = own_cache(&mine, pool, on);
     if alignment == 0
         && !ptr.is_null()
-        && let Some(cache) = own_cache(&mine, pool, on)
+        && let Some(cache) = &cache
         && let Some(at) = cache
             .alloc_small(bytes as u64)
             .or_else(|| cache.alloc_larger(bytes as u64))
@@ -92,7 +93,7 @@ pub(super) unsafe fn alloc(
         return unsafe { hand_out(at, ptr) };
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr) }
+    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr, cache) }
 }
 
 /// The calling thread's cache, if it may be asked without further ado.
@@ -128,9 +129,24 @@ unsafe fn alloc_plain(
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
     }
-    drop(cache);
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, cache) }
+}
+
+/// What that goes on with where the cache has nothing at all; for the same reason.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_missed(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr, cache) }
 }
 
 /// The caller has its block.
@@ -148,7 +164,7 @@ unsafe fn hand_out(at: Addr, ptr: *mut *mut c_void) -> weir_status {
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
-#[inline(never)]
+#[inline(always)]
 unsafe fn alloc_rest(
     name: &str,
     pool: *mut weir_pool,
@@ -156,19 +172,19 @@ unsafe fn alloc_rest(
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
+    cache: Option<Ref<'_, ThreadCache>>,
 ) -> weir_status {
-    guard(name, InChild::Refuse, || {
+    guard(name, InChild::Refuse, move || {
         let (handle, on) = (args::handle(pool)?, stream(on));
         let (bytes, alignment) = (bytes as u64, alignment as u64);
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(ptr, "ptr") }?;
-        let kept = match process::disturbed() {
-            true => None,
-            false => threads::cached(handle, on, |cache| cache.alloc_rest(bytes, alignment)),
-        };
+        let kept = cache
+            .as_ref()
+            .and_then(|cache| cache.alloc_rest(bytes, alignment));
         let at = match kept {
             Some(at) => at,
-            None => alloc_beside(handle, bytes, alignment, on)?,
+            None => alloc_beside(handle, bytes, alignment, on, cache)?,
         };
         out.set(pointer(at));
         Ok(())
@@ -184,11 +200,18 @@ fn not_asked<R>(handle: usize, on: StreamHandle, ask: impl FnOnce(&ThreadCache) 
 }
 
 /// A block that the thread's cache did not have.
-fn alloc_beside(handle: usize, bytes: u64, alignment: u64, on: StreamHandle) -> Result<Addr, Error> {
+#[inline(always)]
+fn alloc_beside(
+    handle: usize,
+    bytes: u64,
+    alignment: u64,
+    on: StreamHandle,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> Result<Addr, Error> {
     serve(handle, |pool| {
         let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
             Some(at) => at,
-            None => threads::beside(pool, handle, on, |own| {
+            None => threads::beside(pool, handle, on, cache, |own| {
                 pool.alloc_beside(own, bytes, alignment, on)
             })?,
         };
@@ -230,24 +253,40 @@ fn free_rest(
     on: StreamHandle,
     cache: Option<Ref<'_, ThreadCache>>,
 ) -> weir_status {
-    if cache.is_some_and(|cache| cache.free_larger(addr(ptr)).is_some()) {
+    if cache
+        .as_ref()
+        .is_some_and(|cache| cache.free_larger(addr(ptr)).is_some())
+    {
         return weir_status::WEIR_OK;
     }
-    guard("weir_pool_free", InChild::Ignore, || {
+    free_missed(pool, ptr, on, cache)
+}
+
+/// As `alloc_missed`.
+#[inline(never)]
+fn free_missed(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> weir_status {
+    guard("weir_pool_free", InChild::Ignore, move || {
         let handle = args::handle(pool)?;
-        let kept = match process::disturbed() {
-            true => None,
-            false => threads::cached(handle, on, |cache| cache.free_rest(addr(ptr))),
-        };
-        match kept {
+        match cache.as_ref().and_then(|cache| cache.free_rest(addr(ptr))) {
             Some(_) => Ok(()),
-            None => free_beside(handle, ptr, on),
+            None => free_beside(handle, ptr, on, cache),
         }
     })
 }
 
 /// Frees a block that the thread's cache did not keep.
-pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> Result<(), Error> {
+#[inline]
+pub(super) fn free_beside(
+    handle: usize,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    cache: Option<Ref<'_, ThreadCache>>,
+) -> Result<(), Error> {
     give_back(handle, &[ptr], |pool| {
         if ptr.is_null() {
             return Ok(());
@@ -258,7 +297,8 @@ pub(super) fn free_beside(handle: usize, ptr: *mut c_void, on: StreamHandle) -> 
         }
         match not_asked(handle, on, |cache| cache.free(at)) {
             Some(_) => Ok(()),
-            None => threads::beside_in_free(pool, handle, on, |own| pool.free_beside(own, at, on)).map(drop),
+            None => threads::beside_in_free(pool, handle, on, cache, |own| pool.free_beside(own, at, on))
+                .map(drop),
         }
     })
 }

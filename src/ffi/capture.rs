@@ -5,7 +5,7 @@ use super::guard::{InChild, guard};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use crate::base::units::{CaptureId, StreamHandle};
-use crate::lifecycle::{order, registry};
+use crate::lifecycle::{order, threads};
 
 /// Tells which capture the work queued on `stream` goes into now: the driver's id of it (as cuStreamGetCaptureInfo
 /// gives it), which no other capture ever has, or 0 if the stream is not being captured. Host streams never are, and
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn weir_stream_get_capture(stream: weir_stream, capture: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_release_capture(pool: *mut weir_pool, capture: u64) -> weir_status {
     guard("weir_pool_release_capture", InChild::Ignore, || {
-        registry::with(args::handle(pool)?, |pool| {
+        threads::with(args::handle(pool)?, |pool| {
             pool.release_capture(CaptureId(capture))
         })
     })

@@ -50,7 +50,7 @@ fn block_of(
                     .and_then(|pool| pool.record_stream(addr(block), on));
                 if let Err(error) = recorded {
                     let unused = std::mem::replace(&mut block, ptr::null_mut());
-                    let _ = free_beside(handle, unused, on);
+                    let _ = free_beside(handle, unused, on, None);
                     return Err(error);
                 }
             }
@@ -78,13 +78,13 @@ fn give_back(name: &str, block: *mut c_void, device: c_int, stream: weir_stream)
                 if kept {
                     return Ok(());
                 }
-                match free_beside(handle, block, on) {
+                match free_beside(handle, block, on, None) {
                     Err(Error::WrongPool { .. }) => {}
                     result => return result,
                 }
             }
             match end::owner(at) {
-                Some((handle, _)) => free_beside(handle, block, on),
+                Some((handle, _)) => free_beside(handle, block, on, None),
                 None if end::exiting() => Ok(()), // the pool has ended
                 None => Err(Error::UnknownPointer(at)),
             }

@@ -20,7 +20,7 @@ pub(super) enum InChild {
 }
 
 /// Runs the body of the exported function `name`.
-#[inline]
+#[inline(always)]
 pub(super) fn guard(name: &str, in_child: InChild, body: impl FnOnce() -> Result<(), Error>) -> weir_status {
     if end::forked() {
         match in_child {
@@ -29,9 +29,13 @@ pub(super) fn guard(name: &str, in_child: InChild, body: impl FnOnce() -> Result
             InChild::Serve => {}
         }
     }
+    // a status is handed on in a register, and an error is not
+    let body = || match body() {
+        Ok(()) => weir_status::WEIR_OK,
+        Err(error) => fail(name, &error),
+    };
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => weir_status::WEIR_OK,
-        Ok(Err(error)) => fail(name, &error),
+        Ok(status) => status,
         Err(payload) => fail_by_panic(name, &*payload),
     }
 }

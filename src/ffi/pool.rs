@@ -9,13 +9,14 @@ use super::valgrind;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
-use crate::lifecycle::{defaults, end, registry};
+use crate::lifecycle::{defaults, end, registry, threads};
 use crate::pool::Pool;
 use std::ffi::{c_int, c_void};
 
 /// Calls a pool for a request that needs it alive.
+#[inline]
 pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
-    registry::with(handle, f).map_err(|error| match error {
+    threads::with(handle, f).map_err(|error| match error {
         Error::Finalized { .. } if end::exiting() => Error::Unloaded,
         error => error,
     })
@@ -23,12 +24,13 @@ pub(super) fn serve<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>)
 
 /// Calls a pool to give `blocks` back. Once the process is exiting there may be nothing left to give them to, which
 /// is fine.
+#[inline]
 pub(super) fn give_back(
     handle: usize,
     blocks: &[*mut c_void],
     f: impl FnOnce(&Pool) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    match registry::with(handle, f) {
+    match threads::with(handle, f) {
         Ok(()) => Ok(()),
         Err(error) => {
             let result = forgive(Err(end::find_owner(error)));

@@ -110,7 +110,7 @@ fn at_exit(ends: fn(MemoryKind) -> bool, rest: fn()) {
                 pool.end();
             }
         }
-        forget();
+        threads::forget_ended();
         rest();
     });
 }
@@ -165,17 +165,11 @@ pub fn release(handle: usize) -> Result<(), Error> {
 }
 
 fn end(handle: usize, pool: &Pool) -> Result<(), Error> {
-    forget();
+    threads::forget_ended();
     match report(handle, pool, &pool.end()) {
         Some(report) => Err(Error::LiveBlocks(report)),
         None => Ok(()),
     }
-}
-
-/// The calling thread lets go of what it remembers of pools that are no more.
-fn forget() {
-    registry::forget_last();
-    threads::forget_ended();
 }
 
 /// Ends every pool, host stream and host event of the process. The next use starts anew.
@@ -185,7 +179,7 @@ pub fn finalize() -> Result<(), Error> {
     }
     deferred::finish();
     let ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    forget();
+    threads::forget_ended();
     defaults::forget_current();
     let mut reports: Vec<String> = Vec::new();
     for handle in POOLS.handles() {
@@ -200,7 +194,7 @@ pub fn finalize() -> Result<(), Error> {
     }
     registrations::shutdown();
     drop(ending);
-    forget();
+    threads::forget_ended();
     order::shutdown();
     if reports.is_empty() {
         Ok(())

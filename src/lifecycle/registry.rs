@@ -15,13 +15,11 @@
 //! exact error as long as possible.
 //!
 //! Locks: one read-write lock per slot and one mutex for the free list, never held while a pool is called. They
-//! are the standard library's because those need no heap memory, not even when contended. [`with`] takes none
+//! are the standard library's because those need no heap memory, not even when contended. `threads::with` takes none
 //! of them when a thread calls the same pool again.
 
-use super::end;
 use crate::base::error::Error;
 use crate::pool::Pool;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
@@ -242,46 +240,6 @@ impl<P> Slot<P> {
 
 /// The pools of this process.
 pub static POOLS: Registry<Pool> = Registry::new();
-
-thread_local! {
-    /// The pool this thread called last. Taken out while a call runs, so that a callback may call weir again.
-    static LAST: Cell<Option<(usize, Arc<Pool>)>> = const { Cell::new(None) };
-    /// Has `LAST` been used? The C library keeps a note of its destructor from then on, so it is left alone where
-    /// it has nothing to remember, and when nothing would run the destructor any more. This one has none.
-    static REMEMBERS: Cell<bool> = const { Cell::new(false) };
-}
-
-fn take_last() -> Option<(usize, Arc<Pool>)> {
-    if REMEMBERS.get() {
-        LAST.try_with(Cell::take).ok().flatten()
-    } else {
-        None
-    }
-}
-
-/// Calls `f` with the pool of `handle`. A thread that calls one pool again and again touches nothing that
-/// other threads write.
-pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
-    let pool = match take_last() {
-        Some((last, pool)) if last == handle && POOLS.is_live(handle) => pool,
-        _ => POOLS.get(handle)?,
-    };
-    let result = f(&pool).map_err(|error| match error {
-        // It ended while the call ran; only the table knows how.
-        Error::PoolDestroyed { .. } => POOLS.verdict(handle),
-        error => error,
-    });
-    if POOLS.is_live(handle) && (REMEMBERS.get() || !end::exiting()) {
-        REMEMBERS.set(true);
-        let _ = LAST.try_with(|last| last.set(Some((handle, pool))));
-    }
-    result
-}
-
-/// This thread no longer remembers the pool it called last.
-pub fn forget_last() {
-    drop(take_last());
-}
 
 #[cfg(test)]
 mod tests {

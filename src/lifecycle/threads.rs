@@ -1,11 +1,12 @@
-//! What each thread has: its caches, one for each pool and stream that it calls often. A call that a cache serves takes
-//! no lock and looks up nothing that threads share.
+//! What each thread has: its caches, one for each pool and stream that it calls often, and the pool that it called last. A
+//! call that a cache serves takes no lock and looks up nothing that threads share; one that goes on to the same pool as
+//! the last touches nothing that other threads write before it is there.
 //!
 //! A cache is opened by the calls that could have used it, and goes back to its pool when the thread ends, when another
 //! stream needs its place, and when the stream's handle comes to mean something else.
 //!
-//! The slots have no destructor, so that to reach them is to compute an address: what they hold is given back by
-//! `AtEnd`, which has one, and which the C library notes when the thread opens its first cache.
+//! All this has no destructor, so that to reach it is to compute an address: what it holds is given back by `AtEnd`, which
+//! has one, and which the C library notes when there is something to hold.
 //!
 //! Locks: none; a slot is its thread's own. It stays borrowed while its cache's pool is called; a callback that calls weir
 //! again can use it, too, and changes nothing.
@@ -18,6 +19,7 @@ use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
 use std::cell::{Cell, Ref, RefCell};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 /// Places for caches: a power of two.
 const SLOTS: usize = 32;
@@ -75,23 +77,41 @@ impl Slot {
     }
 }
 
-/// All caches of a thread.
+/// What a thread has.
 pub struct Caches {
     slots: [Slot; SLOTS],
-    /// `AtEnd` is to come, or has been.
-    noted: Cell<bool>,
+    /// The pool that it called last. It stays borrowed while that is called.
+    last: RefCell<ManuallyDrop<Option<Last>>>,
+    at_end: Cell<Note>,
+}
+
+/// A pool and its handle.
+type Last = (usize, Arc<Pool>);
+
+/// What becomes of `AtEnd`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Note {
+    /// Nobody has noted it.
+    Unmade,
+    /// It is to come.
+    Made,
+    /// It has been, or cannot come any more.
+    Late,
 }
 
 struct AtEnd;
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
+        let mine = OWN.get();
         // in a forked child other threads' locks may be held for ever, and all belongs to the parent
         if !end::forked() {
-            for slot in &OWN.get().slots {
+            for slot in &mine.slots {
                 slot.set(0, 0, None);
             }
         }
+        mine.at_end.set(Note::Late);
+        mine.remember(None);
     }
 }
 
@@ -99,7 +119,8 @@ thread_local! {
     static MINE: Caches = const {
         Caches {
             slots: [const { Slot::new() }; SLOTS],
-            noted: Cell::new(false),
+            last: RefCell::new(ManuallyDrop::new(None)),
+            at_end: Cell::new(Note::Unmade),
         }
     };
     static AT_END: AtEnd = const { AtEnd };
@@ -129,6 +150,67 @@ impl Caches {
         }
         Ref::filter_map(slot.cache.try_borrow().ok()?, |cache| cache.as_ref()).ok()
     }
+
+    /// The pool that was called last is this one, or none, unless a call is under way.
+    fn remember(&self, last: Option<Last>) {
+        if let Ok(mut place) = self.last.try_borrow_mut() {
+            let old = std::mem::replace(&mut **place, last);
+            drop(place);
+            drop(old);
+        }
+    }
+
+    /// May it hold something, that is, will `AtEnd` come?
+    #[inline(always)]
+    fn may_hold(&self) -> bool {
+        match self.at_end.get() {
+            Note::Made => true,
+            Note::Late => false,
+            Note::Unmade => self.note(),
+        }
+    }
+
+    /// Has the C library note it, but not when nothing would run it any more.
+    #[cold]
+    fn note(&self) -> bool {
+        if end::exiting() {
+            return false;
+        }
+        let noted = AT_END.try_with(|_| ()).is_ok();
+        self.at_end.set(if noted { Note::Made } else { Note::Late });
+        noted
+    }
+}
+
+/// Calls `f` with the pool of `handle`. A thread that calls one pool again and again touches nothing that
+/// other threads write.
+#[inline]
+pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
+    let mine = OWN.get();
+    let is_it =
+        |last: &Ref<'_, ManuallyDrop<Option<Last>>>| last.as_ref().is_some_and(|last| last.0 == handle);
+    let last = mine.last.try_borrow().ok().filter(is_it);
+    let last = last.filter(|_| POOLS.is_live(handle));
+    let found = match last {
+        Some(_) => None,
+        None => Some(POOLS.get(handle)?),
+    };
+    let known = last.as_ref().and_then(|last| last.as_ref());
+    let pool = found.as_ref().or(known.map(|last| &last.1));
+    let result = f(pool.expect("one or the other")).map_err(|error| match error {
+        // It ended while the call ran; only the table knows how.
+        Error::PoolDestroyed { .. } => POOLS.verdict(handle),
+        error => error,
+    });
+    drop(last);
+    if !POOLS.is_live(handle) {
+        mine.remember(None);
+    } else if let Some(pool) = found
+        && mine.may_hold()
+    {
+        mine.remember(Some((handle, pool)));
+    }
+    result
 }
 
 /// Asks the calling thread's cache for a pool and a stream, if it has one.
@@ -136,25 +218,29 @@ pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache)
     f(&*OWN.get().of(pool, stream)?)
 }
 
-/// Calls a pool for a request that the thread's cache could not serve. Where it has none, but might have served it, it gets
-/// one if that has happened often enough.
+/// Calls a pool for a request that the thread's cache, which the caller may have looked up, could not serve. Where it has
+/// none, but might have served it, it gets one if that has happened often enough.
+#[inline(always)]
 pub fn beside<R>(
     pool: &Pool,
     handle: usize,
     stream: StreamHandle,
+    own: Option<Ref<'_, ThreadCache>>,
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    beside_with(pool, handle, stream, f, Pool::open_cache)
+    beside_with(pool, handle, stream, own, f, Pool::open_cache)
 }
 
 /// The same for a free.
+#[inline(always)]
 pub fn beside_in_free<R>(
     pool: &Pool,
     handle: usize,
     stream: StreamHandle,
+    own: Option<Ref<'_, ThreadCache>>,
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    beside_with(pool, handle, stream, f, Pool::open_cache_in_free)
+    beside_with(pool, handle, stream, own, f, Pool::open_cache_in_free)
 }
 
 #[inline(always)]
@@ -162,19 +248,25 @@ fn beside_with<R>(
     pool: &Pool,
     handle: usize,
     stream: StreamHandle,
+    own: Option<Ref<'_, ThreadCache>>,
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
-    open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
+    open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) -> Result<R, Error> {
-    let mine = OWN.get();
-    let own = mine.of(handle, stream);
+    let mine;
+    let own = if own.is_none() {
+        mine = OWN.get();
+        mine.of(handle, stream)
+    } else {
+        own
+    };
     let result = f(own.as_deref());
     match own.as_deref().map(ThreadCache::is_ended) {
         Some(false) => {}
         Some(true) => {
             drop(own);
-            mine.slots[place(handle, stream)].set(0, 0, None);
+            OWN.get().slots[place(handle, stream)].set(0, 0, None);
         }
-        None if result.is_ok() => consider(&mine, pool, handle, stream, open),
+        None if result.is_ok() => consider(&OWN.get(), pool, handle, stream, open),
         None => {}
     }
     result
@@ -186,9 +278,9 @@ fn consider(
     pool: &Pool,
     handle: usize,
     stream: StreamHandle,
-    open: impl FnOnce(&Pool, StreamHandle) -> Option<ThreadCache>,
+    open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
-    if !pool.has_caches() || !mine.noted.get() && end::exiting() {
+    if !pool.has_caches() || mine.at_end.get() == Note::Unmade && end::exiting() {
         return;
     }
     let slot = &mine.slots[place(handle, stream)];
@@ -205,9 +297,8 @@ fn consider(
         return;
     }
     if slot.wanted.get() >= CALLS {
-        mine.noted.set(true);
         // at the end of the thread nothing would give a cache back any more
-        if AT_END.try_with(|_| ()).is_ok()
+        if mine.may_hold()
             && !slot.is_in_use()
             && let Some(cache) = open(pool, stream)
         {
@@ -219,6 +310,7 @@ fn consider(
 /// Pools have ended: what the calling thread has of them goes.
 pub fn forget_ended() {
     let mine = OWN.get();
+    mine.remember(None);
     for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
         slot.set(0, 0, None);
     }

@@ -142,8 +142,9 @@ impl Pool {
     }
 
     /// Something was allocated that was at hand: there may be too little ahead now.
+    #[inline]
     pub(super) fn call_worker(&self, due: bool) {
-        if let Some(worker) = self.worker.as_ref().filter(|_| due) {
+        if due && let Some(worker) = &self.worker {
             worker.call();
         }
     }

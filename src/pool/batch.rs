@@ -1,6 +1,6 @@
 //! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
 
-use super::{Named, Pool, ThreadCache, check_request, index_for_alloc, index_for_free};
+use super::{Named, Pool, ThreadCache, check_request, index_beside, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
@@ -40,8 +40,11 @@ impl Pool {
         for &bytes in sizes {
             check_request(bytes, 0)?;
         }
-        let stream = self.name_beside(own, stream)?;
-        let mut heap = self.books_for_alloc(stream)?;
+        let stream = match self.known(own) {
+            Some(stream) => stream,
+            None => &self.name(stream)?,
+        };
+        let mut heap = self.books_in_order(stream)?;
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own {
             heap.even_out(&own.cache);
@@ -68,7 +71,7 @@ impl Pool {
         held: &mut Option<RankedGuard<'a, Heap>>,
         own: Option<&ThreadCache>,
         bytes: u64,
-        stream: Named,
+        stream: &Named,
     ) -> Result<Addr, Error> {
         if let Some(at) = own.and_then(|own| own.cache.take(bytes, 0)) {
             return Ok(Addr(at));
@@ -77,13 +80,13 @@ impl Pool {
             Some(heap) => heap,
             None => held.insert(self.books_for(stream)?),
         };
-        let index = index_for_alloc(heap, stream);
+        let index = index_for_alloc(heap, *stream);
         if let Some(at) = heap.alloc(bytes, 0, index) {
             heap.stats.hits += 1;
             return Ok(Addr(at));
         }
         *held = None;
-        self.miss(own, bytes, 0, stream)
+        self.miss(own, bytes, 0, *stream)
     }
 
     /// Takes blocks back that were handed to nobody, as if they had never been allocated.
@@ -119,17 +122,21 @@ impl Pool {
         blocks: impl Iterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let named = self.name_for_free(own, stream)?;
+        let named = match self.known(own) {
+            Some(stream) => Some(*stream),
+            None => self.name_for_free(stream)?,
+        };
         let usable = named.is_some();
-        let stream = named.unwrap_or(Named {
+        let stream = &named.unwrap_or(Named {
             handle: stream,
             line: None,
             reach: false,
         });
         let mut heap = self.books_for(stream)?;
         heap.check_batch(blocks.clone().map(|at| at.0))?;
-        let index = index_for_free(&mut heap, stream);
         let own = own.filter(|_| usable);
+        let index = index_beside(&mut heap, own, stream);
+        heap.hear_of(index);
         let own = self.still(&mut heap, own, stream);
         let mut longest = 0;
         for at in blocks {
@@ -142,7 +149,7 @@ impl Pool {
         }
         if let Some(own) = own {
             if longest > LONG {
-                heap.flush_long(own.cache.owner);
+                heap.flush_long(&own.cache);
             }
             heap.relieve(&own.cache);
         }

@@ -125,6 +125,12 @@ impl ThreadCache {
         self.cache.gate.is_shut(Shut::Ended)
     }
 
+    /// Is it for this stream?
+    #[inline(always)]
+    pub(super) fn is_of(&self, stream: &Named) -> bool {
+        std::ptr::eq(stream, &self.stream) || stream.line == self.stream.line
+    }
+
     /// Handles of destroyed streams come again, and a stream may be captured at any time.
     #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
@@ -160,7 +166,7 @@ impl Pool {
         if line.capture.is_some() || named.line.is_some_and(|named| named != line) {
             return None;
         }
-        let mut heap = self.books_for(named).ok()?;
+        let mut heap = self.books_for(&named).ok()?;
         let arena = index(&mut heap, named);
         Some(ThreadCache {
             cache: heap.open_cache(this_thread(), stream, arena, in_free)?,
@@ -201,26 +207,23 @@ impl Pool {
 
     /// Who is this? The cache knows where the program declares its streams.
     #[inline(always)]
-    pub(super) fn name_beside(
-        &self,
-        own: Option<&ThreadCache>,
-        stream: StreamHandle,
-    ) -> Result<Named, Error> {
+    pub(super) fn known<'a>(&self, own: Option<&'a ThreadCache>) -> Option<&'a Named> {
         match own {
-            Some(own) if own.declared && !own.is_ended() && self.backend.usable() => Ok(own.stream),
-            _ => self.name(stream),
+            Some(own) if own.declared && !own.is_ended() && self.backend.usable() => Some(&own.stream),
+            _ => None,
         }
     }
 
     /// The caller's cache, if its stream is still the one that the call names; else it is closed.
+    #[inline(always)]
     pub(super) fn still<'a>(
         &self,
         heap: &mut Heap,
         own: Option<&'a ThreadCache>,
-        stream: Named,
+        stream: &Named,
     ) -> Option<&'a ThreadCache> {
         let own = own?;
-        if stream.line != own.stream.line {
+        if !own.is_of(stream) {
             heap.close_cache(&own.cache);
             return None;
         }

@@ -70,7 +70,7 @@ impl Pool {
                     let index = index(&mut heap, stream);
                     let due = heap.event_due(index);
                     drop(heap);
-                    self.record_if(due, stream, index);
+                    self.record_if(due, &stream, index);
                     return Ok(Addr(at));
                 }
                 Ok(None) => {}

@@ -85,13 +85,14 @@ impl Pool {
     /// Records an event if one is due, in a call that names the stream. `due` was read under the heap's lock,
     /// so the event covers it.
     #[inline]
-    pub(super) fn record_if(&self, due: Option<u64>, stream: Named, index: u32) {
+    pub(super) fn record_if(&self, due: Option<u64>, stream: &Named, index: u32) {
         if let (Some(covers), Some(_)) = (due, stream.line) {
             self.record(covers, stream, index);
         }
     }
 
-    fn record(&self, covers: u64, stream: Named, index: u32) {
+    #[cold]
+    fn record(&self, covers: u64, stream: &Named, index: u32) {
         // without an event the frees wait for the next one, or for a synchronise: nothing is lost
         if let Ok(event) = self.backend.record(stream.handle) {
             self.add_event(event, covers, index);
