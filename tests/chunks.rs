@@ -6,6 +6,7 @@ use common::{M, Pages, SLOT, config, limited};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use weir::backend::BackendError;
 use weir::backend::fault::Faulty;
 use weir::backend::staging::Moment;
 use weir::base::units::{Addr, StreamHandle};
@@ -20,6 +21,7 @@ const OTHER: (u64, u64) = (1, 2);
 #[derive(Default)]
 struct Told {
     over: AtomicBool,
+    fails: AtomicBool,
     waits: AtomicU32,
 }
 
@@ -27,9 +29,13 @@ impl Moment for Told {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
-    fn wait(&self) {
+    fn wait(&self) -> Result<(), BackendError> {
         self.waits.fetch_add(1, Ordering::SeqCst);
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(BackendError::Other("nothing tells".into()));
+        }
         self.over.store(true, Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -137,6 +143,19 @@ fn a_request_that_would_fail_gets_the_memory_of_chunks() {
         pool.free(block, STREAM).expect("a live block");
         end(pool, &faulty);
     }
+}
+
+#[test]
+fn what_cannot_be_waited_for_is_kept() {
+    let (pool, faulty) = pool(config());
+    let moment = Arc::new(Told::default());
+    moment.fails.store(true, Ordering::SeqCst);
+    copy(&pool, LINE, 100, &moment);
+    pool.squeeze().expect("a squeeze");
+    assert_eq!((moment.waits.load(Ordering::SeqCst), live(&pool)), (1, 1));
+    moment.over.store(true, Ordering::SeqCst);
+    assert_eq!(live(&pool), 0);
+    end(pool, &faulty);
 }
 
 #[test]

@@ -54,7 +54,9 @@ impl Moment for Past {
     fn is_over(&self) -> bool {
         true
     }
-    fn wait(&self) {}
+    fn wait(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 impl CopyQueue for Queue {
@@ -299,8 +301,7 @@ pub fn copy_staged(
         }
     }
     queue_copy(copy, stream, &queue)?;
-    queue.moment().map_err(error)?.wait();
-    Ok(())
+    queue.moment().and_then(|moment| moment.wait()).map_err(error)
 }
 
 /// The copy, through memory of a staging pool. None: there is none.
@@ -349,17 +350,21 @@ fn through_chunk(
         _ => (piece, copy.from),
     };
     let queued = queue.copy(to, from, copy.bytes);
-    match queued.and_then(|()| chunk.used(stream, || queue.moment())) {
+    let queued = queued.and_then(|()| chunk.used(stream, || queue.moment()));
+    let done = match way {
+        Way::Out => queued.and_then(|()| chunk.wait()),
+        _ => queued,
+    };
+    match done {
         Ok(()) => {
             if let Way::Out = way {
-                chunk.wait();
                 transfer::copy(copy.to, piece, bytes);
             }
             pool.keep_chunk(chunk);
             Ok(())
         }
         Err(error) => {
-            // the copy may have been queued, and no moment is known behind it
+            // the copy may have been queued, and no moment is known behind it that could be waited for
             pool.free_chunk(chunk, stream)
                 .and(Err(stream_error(stream, error)))
         }

@@ -14,6 +14,7 @@
 use super::Pool;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
+use crate::backend::BackendError;
 use crate::backend::staging::Moment;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
@@ -60,10 +61,8 @@ impl Chunk {
     }
 
     /// Waits for the copies through it.
-    pub fn wait(&self) {
-        if let Some(moment) = &self.until {
-            moment.wait();
-        }
+    pub fn wait(&self) -> Result<(), BackendError> {
+        self.until.as_ref().map_or(Ok(()), |moment| moment.wait())
     }
 
     fn is_over(&self) -> bool {
@@ -125,10 +124,8 @@ impl Pool {
         let chunks = mem::take(&mut *self.chunks.lock());
         let mut any = false;
         for chunk in chunks {
-            if wait {
-                chunk.wait();
-            }
-            if chunk.is_over() {
+            let waited = wait && chunk.wait().is_ok();
+            if waited || chunk.is_over() {
                 any |= self.free_synced(chunk.at).is_ok();
             } else {
                 self.put_chunk(chunk);
