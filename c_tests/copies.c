@@ -236,6 +236,41 @@ static void without_staging_memory_it_waits(void) {
     sides_close(&s);
 }
 
+typedef struct {
+    weir_stream stream;
+    char *from, *to;
+    size_t bytes;
+    weir_status status;
+} inner_copy;
+
+static void copy_from_within(void *arg) {
+    inner_copy *copy = (inner_copy *)arg;
+    copy->status = weir_copy_async(copy->to, copy->from, copy->bytes, copy->stream, WEIR_COPY_STAGED);
+}
+
+/* A function on a host stream may queue a copy there, but not wait for it. */
+static void a_copy_within_work_of_its_stream(void) {
+    if (check_on_device()) {
+        return; /* a driver's host function may not call the driver */
+    }
+    const size_t bytes = 20 * MiB;
+    inner_copy copy = {stream_new(), (char *)calloc(2, bytes), NULL, 40 * KiB, WEIR_OK};
+    copy.to = copy.from + bytes;
+    memset(copy.from, 5, bytes);
+    CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
+    stream_wait(copy.stream);
+    stream_wait(copy.stream); /* for what the function has queued */
+    CHECK_EQUAL(copy.status, WEIR_OK);
+    CHECK(bytes_are(copy.to, 5, 40 * KiB));
+    copy.bytes = bytes; /* more than can be under way at a time */
+    CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
+    stream_wait(copy.stream);
+    stream_wait(copy.stream); /* for what the function has queued */
+    CHECK_EQUAL(copy.status, WEIR_ERROR_BACKEND);
+    stream_end(copy.stream);
+    free(copy.from);
+}
+
 /* The pool that staged copies on a GPU's streams go through is anybody's. */
 static void the_default_pinned_pool(void) {
     weir_pool *pool = NULL, *again = NULL;
@@ -338,6 +373,7 @@ int main(void) {
     a_staged_source_may_change();
     a_staged_copy_does_not_wait();
     short_copies_keep_no_memory();
+    a_copy_within_work_of_its_stream();
     the_default_pinned_pool();
     mistakes();
     without_a_stream();
