@@ -72,6 +72,41 @@ static void a_target_may_go_at_once(void) {
     sides_close(&s);
 }
 
+/* A staged copy's target, too. */
+static void a_staged_target_may_go_at_once(void) {
+    sides s = sides_open();
+    const size_t all[] = {4 * KiB, 300 * KiB}; /* short, and in pieces that are all under way */
+    for (int i = 0; i < 4; i++) {
+        size_t bytes = all[i % 2];
+        gate g = {0};
+        opener o;
+        void *source = malloc(bytes), *target = take(s.near, bytes, WEIR_STREAM_HOST), *later[8];
+        memset(source, 3, bytes);
+        queue_gate(s.stream, &g);
+        if (check_on_device()) {
+            opener_start(&o, &g, 20); /* a driver makes copies within the host's memory before the call returns */
+        }
+        CHECK_OK(weir_copy_async(target, source, bytes, s.stream, WEIR_COPY_STAGED));
+        drop(s.near, target, s.stream, i < 2 ? SYNCED : ON_THE_HOST);
+        free(source);
+        for (int j = 0; j < 8; j++) {
+            later[j] = take(s.near, bytes, WEIR_STREAM_HOST);
+            CHECK(later[j] != target || atomic_load(&g.open));
+            memset(later[j], 4, bytes);
+        }
+        if (check_on_device()) {
+            opener_join(&o);
+        }
+        gate_pass(&g, s.stream);
+        CHECK_EQUAL(CHECK_STATS(s.near).pending_bytes, 0);
+        for (int j = 0; j < 8; j++) {
+            CHECK(bytes_are(later[j], 4, bytes));
+            CHECK_OK(weir_pool_free_synced(s.near, later[j]));
+        }
+    }
+    sides_close(&s);
+}
+
 /* What was waited for is held back no longer; a slow stream holds back its own only; a stream may go at once. */
 static void memory_comes_back_by_itself(void) {
     sides s = sides_open();
@@ -201,6 +236,41 @@ static void without_staging_memory_it_waits(void) {
     sides_close(&s);
 }
 
+typedef struct {
+    weir_stream stream;
+    char *from, *to;
+    size_t bytes;
+    weir_status status;
+} inner_copy;
+
+static void copy_from_within(void *arg) {
+    inner_copy *copy = (inner_copy *)arg;
+    copy->status = weir_copy_async(copy->to, copy->from, copy->bytes, copy->stream, WEIR_COPY_STAGED);
+}
+
+/* A function on a host stream may queue a copy there, but not wait for it. */
+static void a_copy_within_work_of_its_stream(void) {
+    if (check_on_device()) {
+        return; /* a driver's host function may not call the driver */
+    }
+    const size_t bytes = 20 * MiB;
+    inner_copy copy = {stream_new(), (char *)calloc(2, bytes), NULL, 40 * KiB, WEIR_OK};
+    copy.to = copy.from + bytes;
+    memset(copy.from, 5, bytes);
+    CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
+    stream_wait(copy.stream);
+    stream_wait(copy.stream); /* for what the function has queued */
+    CHECK_EQUAL(copy.status, WEIR_OK);
+    CHECK(bytes_are(copy.to, 5, 40 * KiB));
+    copy.bytes = bytes; /* more than can be under way at a time */
+    CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
+    stream_wait(copy.stream);
+    stream_wait(copy.stream); /* for what the function has queued */
+    CHECK_EQUAL(copy.status, WEIR_ERROR_BACKEND);
+    stream_end(copy.stream);
+    free(copy.from);
+}
+
 /* The pool that staged copies on a GPU's streams go through is anybody's. */
 static void the_default_pinned_pool(void) {
     weir_pool *pool = NULL, *again = NULL;
@@ -233,7 +303,10 @@ static void mistakes(void) {
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_copy_async_hold(target, block, 1, s.stream, 0, NULL, NULL));
     CHECK_STATUS(WEIR_ERROR_NULL_POINTER, weir_stream_defer(s.stream, NULL, NULL));
     CHECK_OK(weir_pool_free_synced(s.near, block));
-    CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_copy_async(target, block, 1, s.stream, 0));
+    for (uint32_t flags = 0; flags <= WEIR_COPY_STAGED; flags += WEIR_COPY_STAGED) {
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_copy_async(target, block, 1, s.stream, flags));
+        CHECK_STATUS(WEIR_ERROR_DOUBLE_FREE, weir_copy_async(block, target, 1, s.stream, flags));
+    }
     if (check_on_device()) {
         CHECK_STATUS(WEIR_ERROR_INVALID_STREAM, weir_copy_async(target, target, 1, WEIR_STREAM_HOST, 0));
         CHECK_STATUS(WEIR_ERROR_INVALID_STREAM, weir_stream_defer(WEIR_STREAM_HOST, gate_wait, NULL));
@@ -296,9 +369,11 @@ int main(void) {
     a_target_may_go_at_once();
     memory_comes_back_by_itself();
     without_staging_memory_it_waits(); /* first: there is no pool for pieces yet */
+    a_staged_target_may_go_at_once();
     a_staged_source_may_change();
     a_staged_copy_does_not_wait();
     short_copies_keep_no_memory();
+    a_copy_within_work_of_its_stream();
     the_default_pinned_pool();
     mistakes();
     without_a_stream();

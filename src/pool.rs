@@ -33,6 +33,7 @@ use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, StreamHandle, Timeline};
 use crate::config::{Config, MemoryKind};
 use crate::observe::stats::Stats;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,6 +72,13 @@ pub enum Attribute {
     UsedCurrent,
     /// Bytes; may be set to 0, which resets it to the current value.
     UsedHigh,
+}
+
+impl Attribute {
+    fn is_figure(self) -> bool {
+        use Attribute::{ReservedCurrent, ReservedHigh, UsedCurrent, UsedHigh};
+        matches!(self, ReservedCurrent | ReservedHigh | UsedCurrent | UsedHigh)
+    }
 }
 
 /// What is kept under the `grow` lock.
@@ -118,7 +126,7 @@ pub struct Pool {
     /// Events to forget. They are kept until no miss can be looking at them.
     stale: Ranked<Vec<Event>>,
     /// What short copies go through.
-    chunks: Ranked<Vec<Chunk>>,
+    chunks: Ranked<VecDeque<Chunk>>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -175,7 +183,7 @@ impl Pool {
             heap: Ranked::new(Rank::Heap, heap),
             directory,
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
-            chunks: Ranked::new(Rank::Chunks, Vec::new()),
+            chunks: Ranked::new(Rank::Chunks, VecDeque::new()),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
             config,
@@ -360,6 +368,9 @@ impl Pool {
 
     /// Reads an attribute.
     pub fn attribute(&self, attribute: Attribute) -> Result<u64, Error> {
+        if attribute.is_figure() {
+            self.look_before_counting();
+        }
         let mut heap = self.books()?;
         Ok(match attribute {
             Attribute::ReuseFollowEventDependencies => u64::from(heap.reuse.event_dependencies),
@@ -375,6 +386,9 @@ impl Pool {
 
     /// Sets an attribute.
     pub fn set_attribute(&self, attribute: Attribute, value: u64) -> Result<(), Error> {
+        if attribute.is_figure() {
+            self.look_before_counting();
+        }
         let mut heap = self.books()?;
         let switch = || match value {
             0 => Ok(false),
@@ -430,10 +444,7 @@ impl Pool {
 
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
-        self.hear_of_graphs();
-        self.look_about();
-        self.give_back_chunks(false);
-        self.look_at_held();
+        self.look_before_counting();
         let mut heap = self.books()?;
         let mut stats = heap.figures();
         stats.largest_free = heap.largest_free();
@@ -450,6 +461,7 @@ impl Pool {
 
     /// Peaks become the current values.
     pub fn reset_peaks(&self) -> Result<(), Error> {
+        self.look_before_counting();
         let mut heap = self.books()?;
         heap.reset_used_peak();
         heap.stats.reserved_peak = heap.stats.reserved;

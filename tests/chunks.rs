@@ -3,14 +3,16 @@
 mod common;
 
 use common::{M, Pages, SLOT, config, limited};
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use weir::backend::BackendError;
 use weir::backend::fault::Faulty;
 use weir::backend::staging::Moment;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Chunk, Pool, SHORT};
+use weir::pool::{Attribute, Chunk, Pool, SHORT};
 
 const STREAM: StreamHandle = StreamHandle(0);
 const LINE: (u64, u64) = (1, 1);
@@ -20,6 +22,7 @@ const OTHER: (u64, u64) = (1, 2);
 #[derive(Default)]
 struct Told {
     over: AtomicBool,
+    fails: AtomicBool,
     waits: AtomicU32,
 }
 
@@ -27,9 +30,13 @@ impl Moment for Told {
     fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
-    fn wait(&self) {
+    fn wait(&self) -> Result<(), BackendError> {
         self.waits.fetch_add(1, Ordering::SeqCst);
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(BackendError::Other("nothing tells".into()));
+        }
         self.over.store(true, Ordering::SeqCst);
+        Ok(())
     }
 }
 
@@ -140,6 +147,19 @@ fn a_request_that_would_fail_gets_the_memory_of_chunks() {
 }
 
 #[test]
+fn what_cannot_be_waited_for_is_kept() {
+    let (pool, faulty) = pool(config());
+    let moment = Arc::new(Told::default());
+    moment.fails.store(true, Ordering::SeqCst);
+    copy(&pool, LINE, 100, &moment);
+    pool.squeeze().expect("a squeeze");
+    assert_eq!((moment.waits.load(Ordering::SeqCst), live(&pool)), (1, 1));
+    moment.over.store(true, Ordering::SeqCst);
+    assert_eq!(live(&pool), 0);
+    end(pool, &faulty);
+}
+
+#[test]
 fn complete_copies_of_many_streams_keep_few_chunks() {
     let (pool, faulty) = pool(config());
     let over = Arc::new(Told::default());
@@ -147,8 +167,74 @@ fn complete_copies_of_many_streams_keep_few_chunks() {
     for line in 0..1000 {
         copy(&pool, (2, line), 100, &over);
     }
-    assert!(pool.attribute(weir::pool::Attribute::UsedHigh).expect("a figure") <= 10 * M);
+    assert!(pool.attribute(Attribute::UsedHigh).expect("a figure") <= 10 * M);
     end(pool, &faulty);
+}
+
+#[test]
+fn of_too_many_streams_the_oldest_loses_its_chunk() {
+    let (pool, faulty) = pool(Config {
+        initial_bytes: 32 * M, // a miss would have all of them go
+        ..config()
+    });
+    let over = Arc::new(Told::default());
+    over.over.store(true, Ordering::SeqCst);
+    let first: Vec<Addr> = (0..16).map(|line| copy(&pool, (2, line), 100, &over)).collect();
+    assert_eq!(copy(&pool, (2, 0), 100, &over), Addr(first[0].0 + 256));
+    copy(&pool, (2, 16), 100, &over);
+    assert_eq!(pool.block_size(first[1]), None);
+    for line in (0..16).filter(|&line| line != 1) {
+        let at = first[line as usize].0 + if line == 0 { 512 } else { 256 };
+        assert_eq!(copy(&pool, (2, line), 100, &over), Addr(at));
+    }
+    end(pool, &faulty);
+}
+
+/// Some streams stand still, and others come and go.
+#[test]
+fn copies_under_way_do_not_have_others_kept() {
+    let (pool, faulty) = pool(config());
+    let (pending, over) = (Arc::new(Told::default()), Arc::new(Told::default()));
+    over.over.store(true, Ordering::SeqCst);
+    let under_way: Vec<Addr> = (0..40)
+        .map(|line| copy(&pool, (2, line), 100, &pending))
+        .collect();
+    let passed: HashSet<Addr> = (0..400).map(|line| copy(&pool, (3, line), 100, &over)).collect();
+    let is_live = |at: &&Addr| pool.block_size(**at).is_some();
+    assert_eq!(under_way.iter().filter(is_live).count(), 40);
+    let left = passed.iter().filter(is_live).count();
+    assert!(left < 40, "{left} of {}", passed.len());
+    pending.over.store(true, Ordering::SeqCst);
+    end(pool, &faulty);
+}
+
+#[test]
+fn figures_and_statistics_agree() {
+    for attribute in [
+        Attribute::UsedCurrent,
+        Attribute::UsedHigh,
+        Attribute::ReservedCurrent,
+    ] {
+        let (pool, faulty) = pool(Config {
+            release_threshold: 0,
+            ..config()
+        });
+        let moment = Arc::new(Told::default());
+        let figure = || pool.attribute(attribute).expect("a figure");
+        copy(&pool, LINE, 100, &moment);
+        assert!(figure() >= SHORT);
+        moment.over.store(true, Ordering::SeqCst);
+        if attribute == Attribute::UsedHigh {
+            pool.set_attribute(attribute, 0).expect("a reset");
+        }
+        assert_eq!(figure(), 0, "{attribute:?}");
+        copy(&pool, LINE, 100, &moment);
+        pool.reset_peaks().expect("a reset");
+        let stats = pool.stats().expect("stats");
+        assert_eq!((stats.used, stats.used_peak), (0, 0));
+        assert_eq!((stats.reserved, stats.reserved_peak), (0, 0));
+        end(pool, &faulty);
+    }
 }
 
 #[test]

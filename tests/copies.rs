@@ -6,14 +6,17 @@
 mod common;
 
 use common::cuda::Gate;
-use common::standin::{Device, Object, all_calls, alone, control, ok, open, stream};
+use common::standin::{Device, Object, all_calls, alone, control, fail, ok, open, stream};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use weir::config::{Config, MemoryKind};
 use weir::ffi::blocks::{weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
 use weir::ffi::copies::{weir_copy_async, weir_copy_async_hold, weir_stream_defer};
 use weir::ffi::pool::weir_finalize;
-use weir::ffi::status::weir_status::{self, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_OK};
+use weir::ffi::status::weir_status::{
+    self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_OK,
+};
 use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
 use weir::lifecycle::end;
 
@@ -179,5 +182,87 @@ fn a_lost_device_calls_what_was_deferred() {
             weir_finalize();
             assert_eq!(CALLED.load(Ordering::SeqCst), 1);
         },
+    );
+}
+
+/// A copy that the call waits for, on a device that is lost meanwhile.
+fn lost_during(test: &str, bytes: usize, to_host: bool) {
+    alone(test, &[("WEIR_STANDIN_LEAKS", "0")], || {
+        let device = std::mem::ManuallyDrop::new(Device::open(0)).0;
+        let (pool, stream) = (pool(MemoryKind::Device), stream());
+        let source = take(pool, stream);
+        let mut pageable = vec![0u8; bytes];
+        let target = match to_host {
+            true => pageable.as_mut_ptr(),
+            false => take(pool, stream),
+        };
+        // SAFETY: memory of that size, and nothing else is in flight.
+        let copy =
+            || unsafe { weir_copy_async(target.cast(), source.cast(), bytes, stream, WEIR_COPY_STAGED) };
+        assert_eq!(copy(), WEIR_OK);
+        let gate = Gate::on(stream);
+        let loser = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            control!(lose_device(device));
+            drop(gate);
+        });
+        assert_eq!(copy(), WEIR_ERROR_DEVICE_LOST);
+        loser.join().expect("a device that is lost");
+        weir_finalize();
+    });
+}
+
+/// A wait that fails twice says nothing of the copy.
+#[test]
+fn a_copy_that_cannot_be_waited_for_is_an_error() {
+    alone("a_copy_that_cannot_be_waited_for_is_an_error", &[], || {
+        let device = Device::open(0);
+        let (pool, stream) = (pool(MemoryKind::Device), stream());
+        let source = take(pool, stream);
+        let other = take(pool, stream);
+        let mut pageable = vec![0u8; BYTES];
+        let at = pageable.as_mut_ptr();
+        for (target, bytes) in [(at, 5000), (at, BYTES), (other, BYTES)] {
+            let gate = Gate::on(stream);
+            control!(reset_faults());
+            for nth in 1..=2 {
+                fail("cuEventSynchronize", nth, 999);
+            }
+            // SAFETY: memory of that size, until the stream is waited for below.
+            let copied =
+                unsafe { weir_copy_async(target.cast(), source.cast(), bytes, stream, WEIR_COPY_STAGED) };
+            assert_eq!(copied, WEIR_ERROR_BACKEND);
+            assert!(pageable.iter().all(|&byte| byte == 0));
+            drop(gate);
+            ok!(stream_synchronize(stream));
+            control!(reset_faults());
+        }
+        // SAFETY: live blocks.
+        unsafe {
+            assert_eq!(weir_pool_free(pool, source.cast(), stream), WEIR_OK);
+            assert_eq!(weir_pool_free(pool, other.cast(), stream), WEIR_OK);
+        }
+        ok!(stream_destroy(stream));
+        assert_eq!(weir_finalize(), WEIR_OK);
+        drop(device);
+    });
+}
+
+#[test]
+fn a_short_copy_tells_that_the_device_was_lost() {
+    lost_during("a_short_copy_tells_that_the_device_was_lost", 5000, true);
+}
+
+#[test]
+fn a_copy_in_pieces_tells_that_the_device_was_lost() {
+    lost_during("a_copy_in_pieces_tells_that_the_device_was_lost", BYTES, true);
+}
+
+#[test]
+fn a_copy_without_pieces_tells_that_the_device_was_lost() {
+    lost_during(
+        "a_copy_without_pieces_tells_that_the_device_was_lost",
+        BYTES,
+        false,
     );
 }

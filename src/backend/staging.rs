@@ -47,8 +47,8 @@ pub trait Moment: Send + Sync {
     /// Has all work before it ended? True, too, if it never will, because nothing runs any more.
     fn is_over(&self) -> bool;
 
-    /// Blocks until it is over.
-    fn wait(&self);
+    /// Blocks until it is over. An error if the work before it was not done, and never will be, or if nothing tells.
+    fn wait(&self) -> Result<(), BackendError>;
 
     /// Moves it behind what is queued on `stream` now, on which it was taken, in a call that names it. False: it cannot be
     /// moved, and is where it was; take a new one.
@@ -108,7 +108,7 @@ impl Staged {
                     if run.is_open(piece) {
                         run.help(piece, others);
                     } else if let Some(oldest) = queued.pop_front() {
-                        oldest.wait();
+                        oldest.wait()?;
                         run.open(1);
                     }
                 }
@@ -135,18 +135,13 @@ impl Staged {
                     queued.push_back(queue.moment()?);
                     next += 1;
                 }
-                while queued.front().is_some_and(|oldest| oldest.is_over()) {
-                    queued.pop_front();
+                // one that is over is waited for, too: the device may have been lost before the piece came
+                while let Some(oldest) = queued.pop_front_if(|oldest| whole == arrived || oldest.is_over()) {
+                    oldest.wait()?;
                     arrived += 1;
                     run.open(1);
                 }
-                if whole < arrived {
-                    run.help(whole, others);
-                } else if let Some(oldest) = queued.pop_front() {
-                    oldest.wait();
-                    arrived += 1;
-                    run.open(1);
-                }
+                run.help(whole, others);
                 while whole < arrived && run.is_whole(whole) {
                     whole += 1;
                 }
@@ -355,6 +350,7 @@ mod tests {
     struct Late {
         queued: Mutex<Vec<(Addr, Addr, u64)>>,
         fails: AtomicBool,
+        lost: AtomicBool,
     }
 
     struct Then<'a>(&'a Late, usize);
@@ -375,8 +371,12 @@ mod tests {
             }
             over
         }
-        fn wait(&self) {
+        fn wait(&self) -> Result<(), BackendError> {
             self.0.perform();
+            match self.0.lost.load(Ordering::Relaxed) {
+                true => Err(BackendError::Lost("gone".into())),
+                false => Ok(()),
+            }
         }
     }
 
@@ -421,6 +421,23 @@ mod tests {
                 assert!(to == from, "{bytes} out, {} slots", slots.len());
             }
         }
+    }
+
+    #[test]
+    fn what_never_comes_is_an_error() {
+        let late: &'static Late = Box::leak(Box::default());
+        late.lost.store(true, Ordering::Relaxed);
+        let (mut from, mut to) = (vec![1u8; PIECE * 4], vec![0u8; PIECE * 4]);
+        let staged = Staged {
+            to: addr(&mut to),
+            from: addr(&mut from),
+            bytes: from.len() as u64,
+        };
+        let mut slots = [vec![0u8; PIECE], vec![0u8; PIECE], vec![0u8; PIECE]];
+        let slots: Vec<Addr> = slots.iter_mut().map(|slot| addr(slot)).collect();
+        assert!(staged.out_of_stream(&slots, &late).is_err());
+        assert!(to.iter().all(|&byte| byte == 0));
+        assert!(staged.into_stream(&slots[..1], &late).is_err());
     }
 
     #[test]

@@ -74,12 +74,14 @@ fn function(
 /// no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
 /// that the call waits for. A staged copy that failed may have been made in part. Copies of at most 64 KiB share blocks of
 /// 512 KiB of that pool, one for each stream at a time, which are kept for the next ones until the pool is asked for memory
-/// that it has not at hand, is trimmed, or tells its statistics.
+/// that it has not at hand, is trimmed, or is asked for its figures.
 ///
 /// Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER (unless `bytes` is 0); WEIR_ERROR_INVALID_ARGUMENT for flags that
 /// do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in memory
 /// of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a
-/// stream that is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+/// stream that is captured; WEIR_ERROR_BACKEND, also for a staged copy that would have to wait for the host stream whose
+/// function asks for it; WEIR_ERROR_DEVICE_LOST, also if that happened while the call waited; WEIR_ERROR_UNLOADED;
+/// WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_copy_async(
     dst: *mut c_void,

@@ -331,7 +331,7 @@ pub unsafe extern "C" fn weir_pool_set_attribute(
     })
 }
 
-/// Reads an attribute, a weir_attribute.
+/// Reads an attribute, a weir_attribute. Of memory used and reserved it tells what weir_pool_get_stats would.
 ///
 /// Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for an attribute that does not
 /// exist.

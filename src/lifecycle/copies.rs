@@ -54,7 +54,9 @@ impl Moment for Past {
     fn is_over(&self) -> bool {
         true
     }
-    fn wait(&self) {}
+    fn wait(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 impl CopyQueue for Queue {
@@ -180,15 +182,51 @@ fn stream_error(stream: StreamHandle, error: BackendError) -> Error {
     }
 }
 
-/// The host's pool that an address lies in, and the block.
-fn held(at: Addr) -> Result<Option<(Arc<Pool>, Addr)>, Error> {
-    let of_host = |pool: &Arc<Pool>| pool.config().memory != MemoryKind::Device && pool.contains(at);
-    match POOLS.pools().find(of_host) {
-        Some(pool) => {
-            let block = pool.block_around(at)?;
-            Ok(Some((pool, block)))
+/// An end of a copy: the block of the host's pools that it lies in, if it does.
+struct End(Option<(Arc<Pool>, Addr)>);
+
+impl End {
+    fn at(at: Addr) -> Result<End, Error> {
+        let of_host = |pool: &Arc<Pool>| pool.config().memory != MemoryKind::Device && pool.contains(at);
+        match POOLS.pools().find(of_host) {
+            Some(pool) => {
+                let block = pool.block_around(at)?;
+                Ok(End(Some((pool, block))))
+            }
+            None => Ok(End(None)),
         }
-        None => Ok(None),
+    }
+
+    /// What has been queued on the stream until now uses it.
+    fn note(&self, stream: StreamHandle, queue: &Queue) -> Result<(), Error> {
+        let Some((pool, block)) = &self.0 else {
+            return Ok(());
+        };
+        // a pool hears of streams of its own kind only
+        let knows = match queue {
+            Queue::Host(_) => pool.config().memory == MemoryKind::Host,
+            Queue::Driver(_) => pool.config().memory == MemoryKind::Pinned,
+            Queue::None => false,
+        };
+        match knows {
+            true => pool.copy_queued(*block, stream),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Both ends of a copy.
+struct Ends {
+    to: End,
+    from: End,
+}
+
+impl Ends {
+    fn of(copy: Copy) -> Result<Ends, Error> {
+        Ok(Ends {
+            to: End::at(copy.to)?,
+            from: End::at(copy.from)?,
+        })
     }
 }
 
@@ -202,24 +240,13 @@ fn queue_copy(copy: Copy, stream: StreamHandle, queue: &Queue) -> Result<(), Err
     if copy.bytes == 0 {
         return Ok(());
     }
-    let blocks = [held(copy.from)?, held(copy.to)?];
+    let ends = Ends::of(copy)?;
     queue
         .copy(copy.to, copy.from, copy.bytes)
         .map_err(|error| stream_error(stream, error))?;
     // it is queued: what fails for one end must not keep the other from being noted
-    let mut noted = Ok(());
-    for (pool, block) in blocks.into_iter().flatten() {
-        // a pool hears of streams of its own kind only
-        let knows = match queue {
-            Queue::Host(_) => pool.config().memory == MemoryKind::Host,
-            Queue::Driver(_) => pool.config().memory == MemoryKind::Pinned,
-            Queue::None => false,
-        };
-        if knows {
-            noted = noted.and(pool.copy_queued(block, stream));
-        }
-    }
-    noted
+    let noted = ends.from.note(stream, queue);
+    noted.and(ends.to.note(stream, queue))
 }
 
 /// The same, with `release` called when the copy is complete.
@@ -262,29 +289,48 @@ pub fn copy_staged(
     if let Way::In | Way::Out = way
         && let Ok(pool) = queue.staging_pool(line, config)
     {
-        if copy.bytes <= SHORT
-            && let Some(line) = line
-            && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
-        {
-            return through_chunk(chunk, &pool, copy, &way, stream, &queue);
-        }
-        let staged = Staged {
-            to: copy.to,
-            from: copy.from,
-            bytes: copy.bytes,
-        };
-        if let Some(slots) = Slots::take(&staged, pool) {
-            let done = match way {
-                Way::In => staged.into_stream(&slots.at, &queue),
-                _ => staged.out_of_stream(&slots.at, &queue),
+        let ends = Ends::of(copy)?;
+        if let Some(done) = through_pool(pool, copy, &way, line, stream, &queue) {
+            // the end that the stream works on, and still may; a copy that failed may have been queued in part
+            let noted = match (&way, &done) {
+                (Way::In, _) => ends.to.note(stream, &queue),
+                (_, Err(_)) => ends.from.note(stream, &queue),
+                _ => Ok(()),
             };
-            let given_back = slots.give_back(stream);
-            return done.map_err(error).and(given_back);
+            return done.and(noted);
         }
     }
     queue_copy(copy, stream, &queue)?;
-    queue.moment().map_err(error)?.wait();
-    Ok(())
+    queue.moment().and_then(|moment| moment.wait()).map_err(error)
+}
+
+/// The copy, through memory of a staging pool. None: there is none.
+fn through_pool(
+    pool: Arc<Pool>,
+    copy: Copy,
+    way: &Way,
+    line: Option<deferred::Line>,
+    stream: StreamHandle,
+    queue: &Queue,
+) -> Option<Result<(), Error>> {
+    if copy.bytes <= SHORT
+        && let Some(line) = line
+        && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
+    {
+        return Some(through_chunk(chunk, &pool, copy, way, stream, queue));
+    }
+    let staged = Staged {
+        to: copy.to,
+        from: copy.from,
+        bytes: copy.bytes,
+    };
+    let slots = Slots::take(&staged, pool)?;
+    let done = match way {
+        Way::In => staged.into_stream(&slots.at, queue),
+        _ => staged.out_of_stream(&slots.at, queue),
+    };
+    let given_back = slots.give_back(stream);
+    Some(done.map_err(|error| stream_error(stream, error)).and(given_back))
 }
 
 fn through_chunk(
@@ -304,17 +350,21 @@ fn through_chunk(
         _ => (piece, copy.from),
     };
     let queued = queue.copy(to, from, copy.bytes);
-    match queued.and_then(|()| chunk.used(stream, || queue.moment())) {
+    let queued = queued.and_then(|()| chunk.used(stream, || queue.moment()));
+    let done = match way {
+        Way::Out => queued.and_then(|()| chunk.wait()),
+        _ => queued,
+    };
+    match done {
         Ok(()) => {
             if let Way::Out = way {
-                chunk.wait();
                 transfer::copy(copy.to, piece, bytes);
             }
             pool.keep_chunk(chunk);
             Ok(())
         }
         Err(error) => {
-            // the copy may have been queued, and no moment is known behind it
+            // the copy may have been queued, and no moment is known behind it that could be waited for
             pool.free_chunk(chunk, stream)
                 .and(Err(stream_error(stream, error)))
         }

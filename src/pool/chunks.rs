@@ -7,13 +7,14 @@
 //! needs memory or counts it: a miss, trim, squeeze, statistics, the end; squeeze, and a miss that is not served otherwise,
 //! wait for the others.
 //!
-//! Invariant: a chunk is a live block, and in the list or in one caller's hands.
+//! Invariant: a chunk is a live block, and in the list, the one used last at its end, or in one caller's hands.
 //!
 //! Locks: `chunks`, for a look at the list. Nothing is taken under it, and no driver is called.
 
 use super::Pool;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
+use crate::backend::BackendError;
 use crate::backend::staging::Moment;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
@@ -28,6 +29,9 @@ const CHUNK: u64 = 8 * SHORT;
 const GRAIN: u64 = 256;
 /// More chunks than that are kept only while their copies are under way.
 const KEPT: usize = 16;
+/// Who keeps one more looks at so many of the oldest: no more, since each look is a driver's call, and more than one, so
+/// that there are ever fewer.
+const LOOKS: usize = 2;
 
 /// A block that short copies of one stream go through.
 pub struct Chunk {
@@ -60,10 +64,8 @@ impl Chunk {
     }
 
     /// Waits for the copies through it.
-    pub fn wait(&self) {
-        if let Some(moment) = &self.until {
-            moment.wait();
-        }
+    pub fn wait(&self) -> Result<(), BackendError> {
+        self.until.as_ref().map_or(Ok(()), |moment| moment.wait())
     }
 
     fn is_over(&self) -> bool {
@@ -77,7 +79,7 @@ impl Pool {
     pub fn chunk(&self, line: (u64, u64), bytes: u64, stream: StreamHandle) -> Result<Chunk, Error> {
         let mut chunks = self.chunks.lock();
         let known = chunks.iter().position(|chunk| chunk.line == line);
-        let known = known.map(|place| chunks.swap_remove(place));
+        let known = known.and_then(|place| chunks.remove(place));
         drop(chunks);
         if let Some(mut chunk) = known {
             if chunk.used + bytes <= CHUNK {
@@ -97,21 +99,25 @@ impl Pool {
         })
     }
 
-    /// For the next copy on the stream.
+    /// For the next copy on the stream. What is too many goes, the oldest first; one whose copies are under way is then as good
+    /// as new.
     pub fn keep_chunk(&self, chunk: Chunk) {
-        if self.put_chunk(chunk) > KEPT {
-            self.give_back_chunks(false);
+        self.put_chunk(chunk);
+        for _ in 0..LOOKS {
+            let mut chunks = self.chunks.lock();
+            let oldest = (chunks.len() > KEPT).then(|| chunks.pop_front()).flatten();
+            drop(chunks);
+            let Some(oldest) = oldest else { return };
+            self.give_back_chunk(oldest);
         }
     }
 
-    /// How many there are then.
-    fn put_chunk(&self, chunk: Chunk) -> usize {
+    fn put_chunk(&self, chunk: Chunk) {
         let mut chunks = self.chunks.lock();
         // the end has been through the list: the chunk's memory is gone
         if !self.ended.load(Ordering::Relaxed) {
-            chunks.push(chunk);
+            chunks.push_back(chunk);
         }
-        chunks.len()
     }
 
     /// Its memory is free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
@@ -126,15 +132,21 @@ impl Pool {
         let mut any = false;
         for chunk in chunks {
             if wait {
-                chunk.wait();
+                // whether it is over is asked next
+                let _ = chunk.wait();
             }
-            if chunk.is_over() {
-                any |= self.free_synced(chunk.at).is_ok();
-            } else {
-                self.put_chunk(chunk);
-            }
+            any |= self.give_back_chunk(chunk);
         }
         any
+    }
+
+    /// If its copies are complete.
+    fn give_back_chunk(&self, chunk: Chunk) -> bool {
+        if chunk.is_over() {
+            return self.free_synced(chunk.at).is_ok();
+        }
+        self.put_chunk(chunk);
+        false
     }
 
     /// The pool ends: queued work is waited for before the memory goes. The caller holds the books.

@@ -24,6 +24,14 @@ impl Pool {
         }
     }
 
+    /// Figures are about to be read: what is over by now counts no more.
+    pub(super) fn look_before_counting(&self) {
+        self.hear_of_graphs();
+        self.look_about();
+        self.give_back_chunks(false);
+        self.look_at_held();
+    }
+
     /// The start of the live block that an address lies in.
     pub fn block_around(&self, at: Addr) -> Result<Addr, Error> {
         let heap = self.books()?;

@@ -219,7 +219,7 @@ impl Moment for Recorded {
         }
     }
 
-    fn wait(&self) {
+    fn wait(&self) -> Result<(), BackendError> {
         let synchronize = || {
             let _mode = relax(self.context.driver)?;
             // SAFETY: as above.
@@ -228,8 +228,10 @@ impl Moment for Recorded {
         };
         // what fails twice would fail for ever
         if !self.is_over() && synchronize().is_err() && !self.is_over() {
-            let _ = synchronize();
+            synchronize()?;
         }
+        driver::still_usable()?;
+        self.context.alive()
     }
 
     fn move_on(&self, stream: StreamHandle) -> bool {

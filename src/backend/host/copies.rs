@@ -42,7 +42,7 @@ impl Moment for Point {
         self.reached()
     }
 
-    fn wait(&self) {
-        self.sleep();
+    fn wait(&self) -> Result<(), BackendError> {
+        self.wait()
     }
 }
