@@ -1,7 +1,8 @@
 #!/bin/sh
 # symbols.sh LIBRARY HEADER PROGRAM...
 # The shared library exports exactly the functions that the header declares, all named weir_*; it has its
-# SONAME and stays loaded; and the programs (the C tests) call every one of them.
+# SONAME and stays loaded; its thread-local storage is small enough for the static block where it is loaded late
+# (src/backend/own.rs); and the programs (the C tests) call every one of them.
 set -eu
 export LC_ALL=C
 library=$1 header=$2
@@ -28,3 +29,5 @@ readelf -d "$library" >"$work/dynamic"
 grep 'SONAME' "$work/dynamic" | grep -qF '[libweir.so.0]' || fail "the SONAME is not libweir.so.0"
 grep 'FLAGS_1' "$work/dynamic" | grep -q 'NODELETE' || fail "the library is not linked with -z nodelete"
 if grep -E 'RPATH|RUNPATH' "$work/dynamic"; then fail "the library has a run path"; fi
+tls=$(readelf -lW "$library" | awk '$1 == "TLS" {print $6}')
+[ $((tls)) -le 256 ] || fail "it has $((tls)) bytes of thread-local storage"

@@ -8,6 +8,7 @@
 mod ahead;
 mod apart;
 mod batch;
+mod books;
 mod cached;
 mod capture;
 mod chunks;
@@ -37,6 +38,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use books::{index, index_beside, index_for_alloc};
 pub use cached::ThreadCache;
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
@@ -489,67 +491,6 @@ impl Pool {
         }
     }
 
-    // Inlined, like all on the way of a hit that can fail: a result that has room for an error's text is otherwise written
-    // to memory and read back in pieces of other sizes, for which the processor waits, several times a call.
-
-    /// The books, unless the pool has ended.
-    #[inline(always)]
-    fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
-        let heap = self.any_books();
-        if self.ended.load(Ordering::Relaxed) {
-            Err(Error::PoolDestroyed { handle: 0 })
-        } else {
-            Ok(heap)
-        }
-    }
-
-    /// The same, even if it has.
-    #[inline(always)]
-    fn any_books(&self) -> RankedGuard<'_, Heap> {
-        let mut heap = self.heap.lock();
-        heap.serve_nobody();
-        heap
-    }
-
-    /// The books, for a call that names a stream.
-    fn books_for(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
-        let heap = self.books()?;
-        match stream.line.and_then(|line| line.capture) {
-            None => Ok(heap),
-            Some(capture) => self.books_in_capture(heap, *stream, capture),
-        }
-    }
-
-    /// May the books be used for such a call as they are? Otherwise `books_for` says why not.
-    #[inline(always)]
-    fn is_plain(&self, stream: &Named) -> bool {
-        !self.ended.load(Ordering::Relaxed) && stream.line.is_none_or(|line| line.capture.is_none())
-    }
-
-    /// The books, for an allocation: the pool may have come to rest before, or given back what it does not need.
-    #[cold]
-    fn books_in_order(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
-        self.check_allocates()?;
-        let mut heap = self.books_for(stream)?;
-        if heap.is_rest_due() {
-            drop(heap);
-            self.come_to_rest(*stream)?;
-            heap = self.books_for(stream)?;
-        }
-        if heap.is_spare_due() {
-            drop(heap);
-            self.give_back_spare();
-            heap = self.books_for(stream)?;
-        }
-        Ok(heap)
-    }
-
-    /// May they be used for an allocation as they are? Otherwise `books_in_order` sees to it.
-    #[inline(always)]
-    fn is_in_order(&self, heap: &mut Heap, stream: &Named) -> bool {
-        self.importer.is_none() && self.is_plain(stream) && !heap.is_rest_due() && !heap.is_spare_due()
-    }
-
     /// Who is this? Asks the backend, so no lock may be held.
     #[inline(always)]
     fn name(&self, handle: StreamHandle) -> Result<Named, Error> {
@@ -576,32 +517,6 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// The arena of a named stream.
-fn index(heap: &mut Heap, stream: Named) -> u32 {
-    let Some(line) = stream.line else { return COMMON };
-    let index = heap.stream(line);
-    if stream.reach && line.capture.is_none() {
-        heap.arena_mut(index).reach = Some(stream.handle);
-    }
-    index
-}
-
-/// The same for a thread that may have a cache for the stream. A cache that is open knows its arena.
-#[inline(always)]
-fn index_beside(heap: &mut Heap, own: Option<&ThreadCache>, stream: &Named) -> u32 {
-    match own {
-        Some(own) if own.is_of(stream) && !own.is_ended() => own.cache.arena,
-        _ => index(heap, *stream),
-    }
-}
-
-/// The arena for an allocation: what the stream freed before is at hand.
-fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
-    let index = index(heap, stream);
-    heap.serve(index);
-    index
 }
 
 #[inline]

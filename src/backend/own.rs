@@ -3,26 +3,89 @@
 //! A thread-local variable of a shared library is reached by a call of `__tls_get_addr`, before which the caller saves all
 //! registers that it still needs. Here two words of each thread say where its value is; they are reached through a TLS
 //! descriptor, whose call keeps every register but one and is two instructions where the words are in the static TLS
-//! block, as they are for a library that the program is linked with. For one that is loaded later it costs about as much as
-//! `__tls_get_addr`, because what weir has of each thread is more than the C library has set aside for such. A linker that
-//! makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local storage access in
-//! dynamic libraries", 2006.) On aarch64 descriptors are what compilers use anyway.
+//! block. A linker that makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local
+//! storage access in dynamic libraries", 2006.) On aarch64 descriptors are what compilers use anyway.
+//!
+//! In the static block is what the libraries have that a program is linked with, and what is in a library that is loaded later
+//! if all its thread-local storage fits into what the C library has set aside for such, some 500 bytes for all of them
+//! together. So the values are not thread-local storage: they lie in a table of the library's, `Store`, a thread takes
+//! a place in it when it first needs one, and gives it back when it ends. That costs no call of the system, needs no memory
+//! that could be missing, and leak checkers look into it.
+//!
+//! Invariant: a place is taken if and only if one thread's `local` names it, or its value was not empty when its thread ended.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::LocalKey;
+
+/// Threads that can have a value at once.
+const MOST: usize = 2048;
+
+/// Where the values are. It is all zero at first, so it takes no room in the library's file, nor in memory before it is used.
+pub struct Store<T> {
+    /// A bit for each place.
+    taken: [AtomicU64; MOST / 64],
+    places: [UnsafeCell<MaybeUninit<T>>; MOST],
+}
+
+// SAFETY: a place is touched by nobody but the thread that has taken it, which gives it up before another one takes it.
+unsafe impl<T> Sync for Store<T> {}
+
+impl<T> Store<T> {
+    /// Nothing is taken.
+    #[allow(clippy::new_without_default)] // `Default` could not be const.
+    pub const fn new() -> Store<T> {
+        Store {
+            taken: [const { AtomicU64::new(0) }; MOST / 64],
+            places: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
+        }
+    }
+
+    /// Puts a value into a place of its own.
+    fn take(&self, fresh: fn() -> T) -> Option<NonNull<T>> {
+        let place = (0..MOST).find(|place| {
+            let (word, bit) = (&self.taken[place / 64], 1 << (place % 64));
+            word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Acquire) & bit == 0
+        })?;
+        let place = self.places[place].get();
+        // SAFETY: from now on the place is this thread's, and nothing refers to what was there before.
+        unsafe { (*place).write(fresh()) };
+        NonNull::new(place.cast())
+    }
+
+    /// Nothing refers to the value any more.
+    fn give_back(&self, value: NonNull<T>) {
+        let place =
+            (value.addr().get() - self.places.as_ptr().addr()) / size_of::<UnsafeCell<MaybeUninit<T>>>();
+        self.taken[place / 64].fetch_and(!(1 << (place % 64)), Ordering::Release);
+    }
+}
 
 /// A value of each thread that needs no drop.
 pub struct Own<T: 'static> {
-    local: LocalKey<T>,
-    /// Something that may change has an address that nothing else has.
-    _unique: AtomicBool,
+    local: LocalKey<Cell<*const T>>,
+    ending: LocalKey<Ending<T>>,
+    store: &'static Store<T>,
+    fresh: fn() -> T,
+    at_end: fn(&T) -> bool,
+}
+
+/// Ends the value of a thread that ends.
+pub struct Ending<T: 'static>(pub &'static Own<T>);
+
+impl<T: 'static> Drop for Ending<T> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// The calling thread's value. It stays with that thread.
 pub struct Mine<T: 'static> {
+    /// Not `NonNull`: whether there is one is then a branch, which costs a hit less than a pointer that may be NULL.
     value: *const T,
     _stays: PhantomData<*const ()>,
 }
@@ -32,19 +95,29 @@ impl<T: 'static> Deref for Mine<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: it is this thread's, since this cannot go to another one, and is there until the thread is gone, since it
-        // needs no drop.
+        // SAFETY: it is this thread's, since this cannot go to another one, and is there until a destructor at the thread's end
+        // gives it back: what called that has returned, or never goes on.
         unsafe { &*self.value }
     }
 }
 
 impl<T: 'static> Own<T> {
-    /// The value of a variable.
-    pub const fn new(local: LocalKey<T>) -> Own<T> {
-        const { assert!(!std::mem::needs_drop::<T>(), "it is there as long as its thread") };
+    /// Values that are `fresh` at first, in places of this store, which nobody else uses. `ending` is this one's, and `at_end`
+    /// empties a value whose thread ends, and says whether it did.
+    pub const fn new(
+        local: LocalKey<Cell<*const T>>,
+        ending: LocalKey<Ending<T>>,
+        store: &'static Store<T>,
+        fresh: fn() -> T,
+        at_end: fn(&T) -> bool,
+    ) -> Own<T> {
+        const { assert!(!std::mem::needs_drop::<T>(), "its end empties it") };
         Own {
             local,
-            _unique: AtomicBool::new(false),
+            ending,
+            store,
+            fresh,
+            at_end,
         }
     }
 
@@ -53,22 +126,48 @@ impl<T: 'static> Own<T> {
     pub fn known(&'static self) -> Option<Mine<T>> {
         let (value, of) = words::get();
         // whoever has this address put the value there
-        (of == std::ptr::from_ref(self).addr()).then(|| Mine {
-            value: value.cast(),
-            _stays: PhantomData,
-        })
+        (of == ptr::from_ref(self).addr()).then(|| Mine::of(value.cast()))
     }
 
-    /// The calling thread's value.
-    pub fn get(&'static self) -> Mine<T> {
-        self.known().unwrap_or_else(|| self.find())
+    /// The calling thread's value. None: it has none, and `may` not have one, or the thread is about to end, or there is no place left.
+    #[inline(always)]
+    pub fn get(&'static self, may: fn() -> bool) -> Option<Mine<T>> {
+        match self.known() {
+            Some(mine) => Some(mine),
+            None => self.find(may),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn find(&'static self) -> Mine<T> {
-        let value = self.local.with(|value| std::ptr::from_ref(value));
-        words::set(value.cast(), std::ptr::from_ref(self).addr());
+    fn find(&'static self, may: fn() -> bool) -> Option<Mine<T>> {
+        let value = match NonNull::new(self.local.get().cast_mut()) {
+            Some(value) => value,
+            // the C library notes the destructor now, unless it has run
+            None if may() && self.ending.try_with(|_| ()).is_ok() => self.store.take(self.fresh)?,
+            None => return None,
+        };
+        self.local.set(value.as_ptr());
+        words::set(value.as_ptr().cast_const().cast(), ptr::from_ref(self).addr());
+        Some(Mine::of(value.as_ptr()))
+    }
+
+    fn end(&'static self) {
+        let Some(value) = NonNull::new(self.local.get().cast_mut()) else {
+            return;
+        };
+        let empty = (self.at_end)(&Mine::of(value.as_ptr()));
+        self.local.set(ptr::null());
+        words::set(ptr::null(), 0);
+        if empty {
+            self.store.give_back(value);
+        }
+    }
+}
+
+impl<T> Mine<T> {
+    #[inline(always)]
+    fn of(value: *const T) -> Mine<T> {
         Mine {
             value,
             _stays: PhantomData,
@@ -169,32 +268,70 @@ mod words {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+    fn ended(a: &Cell<u32>) -> bool {
+        ENDED.fetch_add(a.get() as usize, Ordering::Relaxed);
+        true
+    }
 
     thread_local! {
-        static A: Cell<u32> = const { Cell::new(1) };
-        static B: Cell<u64> = const { Cell::new(2) };
+        static A: Cell<*const Cell<u32>> = const { Cell::new(ptr::null()) };
+        static B: Cell<*const Cell<u64>> = const { Cell::new(ptr::null()) };
+        static END_OF_A: Ending<Cell<u32>> = const { Ending(&OF_A) };
+        static END_OF_B: Ending<Cell<u64>> = const { Ending(&OF_B) };
     }
-    static OF_A: Own<Cell<u32>> = Own::new(A);
-    static OF_B: Own<Cell<u64>> = Own::new(B);
+    static STORE_OF_A: Store<Cell<u32>> = Store::new();
+    static STORE_OF_B: Store<Cell<u64>> = Store::new();
+    static OF_A: Own<Cell<u32>> = Own::new(A, END_OF_A, &STORE_OF_A, || Cell::new(1), ended);
+    static OF_B: Own<Cell<u64>> = Own::new(B, END_OF_B, &STORE_OF_B, || Cell::new(2), |_| true);
 
-    /// Whatever was asked for before, a thread finds its own value of the kind that it asks for.
+    /// Whatever was asked for before, a thread finds its own value of the kind that it asks for, a fresh one at first, in a
+    /// place that others had before, more of them than there are places.
     #[test]
-    fn each_thread_has_its_own_of_each_kind() {
+    fn each_thread_has_its_own_of_each_kind_until_it_ends() {
         let ask = |n: u32| {
             for round in 0..3 {
-                let (a, b) = (OF_A.get(), OF_B.get());
+                let (a, b) = (
+                    OF_A.get(|| true).expect("a place"),
+                    OF_B.get(|| true).expect("a place"),
+                );
                 assert_eq!(Cell::get(&a), if round == 0 { 1 } else { n });
                 assert_eq!(Cell::get(&b), if round == 0 { 2 } else { u64::from(n) << 32 });
                 a.set(n);
                 b.set(u64::from(n) << 32);
-                assert!(A.with(|same| std::ptr::eq(same, &*a)) && B.with(|same| std::ptr::eq(same, &*b)));
             }
         };
-        std::thread::scope(|scope| {
-            for n in 10..20 {
-                scope.spawn(move || ask(n));
-            }
-        });
-        ask(5);
+        let taken = |store: &Store<Cell<u32>>| {
+            let words = store.taken.iter().map(|word| word.load(Ordering::Relaxed));
+            words.map(u64::count_ones).sum::<u32>()
+        };
+        for _ in 0..MOST / 8 + 1 {
+            let threads: Vec<_> = (10..18).map(|n| std::thread::spawn(move || ask(n))).collect();
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().expect("no panic"));
+            assert_eq!(taken(&STORE_OF_A), 0, "given back");
+        }
+        assert_eq!(
+            ENDED.load(Ordering::Relaxed),
+            (MOST / 8 + 1) * (10..18).sum::<usize>()
+        );
+        assert!(OF_A.get(|| false).is_none(), "this thread may not");
+    }
+
+    /// More than there are get none, and all are different.
+    #[test]
+    fn places_run_out() {
+        static STORE: Store<u8> = Store::new();
+        let mut all: Vec<_> = (0..MOST).map(|_| STORE.take(|| 0).expect("a place")).collect();
+        assert!(STORE.take(|| 0).is_none());
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), MOST);
+        STORE.give_back(all[70]);
+        assert_eq!(STORE.take(|| 0), Some(all[70]));
     }
 }

@@ -1,12 +1,15 @@
 //! The version, the names of status codes, and each thread's last error.
 //!
-//! The last error lives in a thread-local array without a destructor, so it costs no heap memory and can be
-//! read and written while a thread or the process is ending.
+//! The last error lies with what weir has of each thread, so it costs no heap memory. A thread that is ending has nothing of weir's
+//! any more; for the one that brings the process to its end there is a place of its own.
 
 use super::status;
-use std::cell::{Cell, UnsafeCell};
+use crate::lifecycle::message::Message;
+use crate::lifecycle::threads;
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
-use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fmt, ptr};
 
 /// Major version of this header.
 pub const WEIR_VERSION_MAJOR: i32 = 0;
@@ -15,48 +18,38 @@ pub const WEIR_VERSION_MINOR: i32 = 1;
 /// Patch version of this header.
 pub const WEIR_VERSION_PATCH: i32 = 0;
 
-/// Bytes of a message, its final NUL not counted.
-const LONGEST: usize = 1023;
+/// That of a thread that can have none of its own any more, the first one that asks: at exit the main thread's.
+static LATE: Late = Late {
+    of: AtomicUsize::new(0),
+    message: Message::new(),
+};
 
-struct Message {
-    text: UnsafeCell<[u8; LONGEST + 1]>,
-    length: Cell<usize>,
-    full: Cell<bool>,
+struct Late {
+    of: AtomicUsize,
+    message: Message,
 }
 
-thread_local! {
-    static LAST_ERROR: Message =
-        const { Message { text: UnsafeCell::new([0; LONGEST + 1]), length: Cell::new(0), full: Cell::new(false) } };
-}
+// SAFETY: `message` is touched by the thread alone that has put its mark into `of`.
+unsafe impl Sync for Late {}
 
-impl fmt::Write for &Message {
-    fn write_str(&mut self, more: &str) -> fmt::Result {
-        if self.full.get() {
-            return Ok(());
-        }
-        let length = self.length.get();
-        let mut taken = more.len().min(LONGEST - length);
-        while !more.is_char_boundary(taken) {
-            taken -= 1;
-        }
-        self.full.set(taken < more.len());
-        // SAFETY: the array belongs to this thread and nothing else borrows it: a pointer given to C may be
-        // read again only after this thread's call has returned.
-        let text = unsafe { &mut *self.text.get() };
-        text[length..length + taken].copy_from_slice(&more.as_bytes()[..taken]);
-        text[length + taken] = 0;
-        self.length.set(length + taken);
-        Ok(())
+/// The calling thread's last error, if there is room for one.
+fn with_last<R>(f: impl FnOnce(&Message) -> R) -> Option<R> {
+    thread_local! {
+        static MARK: Cell<u8> = const { Cell::new(0) };
     }
+    if let Some(mine) = threads::own() {
+        return Some(f(&mine.error));
+    }
+    let mark = MARK.with(|mark| ptr::from_ref(mark).addr());
+    let was = LATE
+        .of
+        .compare_exchange(0, mark, Ordering::Acquire, Ordering::Relaxed);
+    (was == Ok(0) || was == Err(mark)).then(|| f(&LATE.message))
 }
 
 /// Makes this the thread's last error, cut at a character if it is too long.
 pub(super) fn set_last_error(message: fmt::Arguments<'_>) {
-    LAST_ERROR.with(|mut last| {
-        last.length.set(0);
-        last.full.set(false);
-        let _ = fmt::Write::write_fmt(&mut last, message);
-    });
+    with_last(|last| last.set(message));
 }
 
 /// This thread's last error.
@@ -91,12 +84,13 @@ pub extern "C" fn weir_status_name(status: c_int) -> *const c_char {
 /// succeed, and is valid until the next call that fails on the same thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_last_error() -> *const c_char {
-    LAST_ERROR.with(|last| last.text.get().cast_const().cast())
+    with_last(Message::as_ptr).unwrap_or(c"weir: this thread has no room for what an error says".as_ptr())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifecycle::message::LONGEST;
     use std::ffi::CStr;
 
     #[test]

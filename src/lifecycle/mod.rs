@@ -15,6 +15,7 @@ pub mod defaults;
 pub mod deferred;
 pub mod end;
 pub mod environment;
+pub mod message;
 pub mod order;
 pub mod pinning;
 pub mod registry;

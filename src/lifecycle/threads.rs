@@ -5,15 +5,16 @@
 //! A cache is opened by the calls that could have used it, and goes back to its pool when the thread ends, when another
 //! stream needs its place, and when the stream's handle comes to mean something else.
 //!
-//! All this has no destructor, so that to reach it is to compute an address: what it holds is given back by `AtEnd`, which
-//! has one, and which the C library notes when there is something to hold.
+//! All this has no destructor, so that to reach it is to compute an address (`backend/own.rs`): what it holds is given back at
+//! the thread's end, of which the C library makes a note when the thread first calls weir.
 //!
 //! Locks: none; a slot is its thread's own. It stays borrowed while its cache's pool is called; a callback that calls weir
 //! again can use it, too, and changes nothing.
 
 use super::end;
+use super::message::Message;
 use super::registry::POOLS;
-use crate::backend::own::{Mine, Own};
+use crate::backend::own::{Ending, Mine, Own, Store};
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
@@ -82,51 +83,33 @@ pub struct Caches {
     slots: [Slot; SLOTS],
     /// The pool that it called last. It stays borrowed while that is called.
     last: RefCell<ManuallyDrop<Option<Last>>>,
-    at_end: Cell<Note>,
+    /// What its last error was.
+    pub error: Message,
 }
 
 /// A pool and its handle.
 type Last = (usize, Arc<Pool>);
 
-/// What becomes of `AtEnd`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Note {
-    /// Nobody has noted it.
-    Unmade,
-    /// It is to come.
-    Made,
-    /// It has been, or cannot come any more.
-    Late,
-}
-
-struct AtEnd;
-
-impl Drop for AtEnd {
-    fn drop(&mut self) {
-        let mine = OWN.get();
-        // in a forked child other threads' locks may be held for ever, and all belongs to the parent
-        if !end::forked() {
-            for slot in &mine.slots {
-                slot.set(0, 0, None);
-            }
+/// Gives back what a thread has that ends. Says whether it has nothing any more.
+fn at_end(mine: &Caches) -> bool {
+    // in a forked child other threads' locks may be held for ever, and all belongs to the parent
+    if !end::forked() {
+        for slot in &mine.slots {
+            slot.set(0, 0, None);
         }
-        mine.at_end.set(Note::Late);
-        mine.remember(None);
     }
+    mine.remember(None);
+    let left = mine.last.try_borrow().map_or(true, |last| last.is_some());
+    !left && !mine.slots.iter().any(Slot::has_cache)
 }
 
 thread_local! {
-    static MINE: Caches = const {
-        Caches {
-            slots: [const { Slot::new() }; SLOTS],
-            last: RefCell::new(ManuallyDrop::new(None)),
-            at_end: Cell::new(Note::Unmade),
-        }
-    };
-    static AT_END: AtEnd = const { AtEnd };
+    static MINE: Cell<*const Caches> = const { Cell::new(std::ptr::null()) };
+    static AT_END: Ending<Caches> = const { Ending(&OWN) };
 }
 
-static OWN: Own<Caches> = Own::new(MINE);
+static STORE: Store<Caches> = Store::new();
+static OWN: Own<Caches> = Own::new(MINE, AT_END, &STORE, Caches::new, at_end);
 
 #[inline(always)]
 fn place(pool: usize, stream: StreamHandle) -> usize {
@@ -134,13 +117,27 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-/// The calling thread's caches, if it has called `cached` or `beside` before.
+/// What the calling thread has, if it has called weir before and is not about to end.
 #[inline(always)]
 pub fn mine() -> Option<Mine<Caches>> {
     OWN.known()
 }
 
+/// The same; it may have something from now on, unless it would never come to its end.
+#[inline(always)]
+pub fn own() -> Option<Mine<Caches>> {
+    OWN.get(|| !end::exiting())
+}
+
 impl Caches {
+    const fn new() -> Caches {
+        Caches {
+            slots: [const { Slot::new() }; SLOTS],
+            last: RefCell::new(ManuallyDrop::new(None)),
+            error: Message::new(),
+        }
+    }
+
     /// The one for a pool and a stream, if there is one.
     #[inline(always)]
     pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
@@ -159,38 +156,17 @@ impl Caches {
             drop(old);
         }
     }
-
-    /// May it hold something, that is, will `AtEnd` come?
-    #[inline(always)]
-    fn may_hold(&self) -> bool {
-        match self.at_end.get() {
-            Note::Made => true,
-            Note::Late => false,
-            Note::Unmade => self.note(),
-        }
-    }
-
-    /// Has the C library note it, but not when nothing would run it any more.
-    #[cold]
-    fn note(&self) -> bool {
-        if end::exiting() {
-            return false;
-        }
-        let noted = AT_END.try_with(|_| ()).is_ok();
-        self.at_end.set(if noted { Note::Made } else { Note::Late });
-        noted
-    }
 }
 
 /// Calls `f` with the pool of `handle`. A thread that calls one pool again and again touches nothing that
 /// other threads write.
 #[inline]
 pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Error> {
-    let mine = OWN.get();
+    let mine = own();
     let is_it =
         |last: &Ref<'_, ManuallyDrop<Option<Last>>>| last.as_ref().is_some_and(|last| last.0 == handle);
-    let last = mine.last.try_borrow().ok().filter(is_it);
-    let last = last.filter(|_| POOLS.is_live(handle));
+    let last = mine.as_ref().and_then(|mine| mine.last.try_borrow().ok());
+    let last = last.filter(is_it).filter(|_| POOLS.is_live(handle));
     let found = match last {
         Some(_) => None,
         None => Some(POOLS.get(handle)?),
@@ -203,19 +179,19 @@ pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Resu
         error => error,
     });
     drop(last);
-    if !POOLS.is_live(handle) {
-        mine.remember(None);
-    } else if let Some(pool) = found
-        && mine.may_hold()
-    {
-        mine.remember(Some((handle, pool)));
+    if let Some(mine) = &mine {
+        if !POOLS.is_live(handle) {
+            mine.remember(None);
+        } else if let Some(pool) = found {
+            mine.remember(Some((handle, pool)));
+        }
     }
     result
 }
 
 /// Asks the calling thread's cache for a pool and a stream, if it has one.
 pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
-    f(&*OWN.get().of(pool, stream)?)
+    f(&*mine()?.of(pool, stream)?)
 }
 
 /// Calls a pool for a request that the thread's cache, which the caller may have looked up, could not serve. Where it has
@@ -252,10 +228,10 @@ fn beside_with<R>(
     f: impl FnOnce(Option<&ThreadCache>) -> Result<R, Error>,
     open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) -> Result<R, Error> {
-    let mine;
+    let known;
     let own = if own.is_none() {
-        mine = OWN.get();
-        mine.of(handle, stream)
+        known = mine();
+        known.as_ref().and_then(|mine| mine.of(handle, stream))
     } else {
         own
     };
@@ -264,9 +240,15 @@ fn beside_with<R>(
         Some(false) => {}
         Some(true) => {
             drop(own);
-            OWN.get().slots[place(handle, stream)].set(0, 0, None);
+            if let Some(mine) = mine() {
+                mine.slots[place(handle, stream)].set(0, 0, None);
+            }
         }
-        None if result.is_ok() => consider(&OWN.get(), pool, handle, stream, open),
+        None if result.is_ok() => {
+            if let Some(mine) = mine() {
+                consider(&mine, pool, handle, stream, open);
+            }
+        }
         None => {}
     }
     result
@@ -280,7 +262,7 @@ fn consider(
     stream: StreamHandle,
     open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
-    if !pool.has_caches() || mine.at_end.get() == Note::Unmade && end::exiting() {
+    if !pool.has_caches() {
         return;
     }
     let slot = &mine.slots[place(handle, stream)];
@@ -296,20 +278,17 @@ fn consider(
         }
         return;
     }
-    if slot.wanted.get() >= CALLS {
-        // at the end of the thread nothing would give a cache back any more
-        if mine.may_hold()
-            && !slot.is_in_use()
-            && let Some(cache) = open(pool, stream)
-        {
-            slot.set(handle, stream.0, Some(cache));
-        }
+    if slot.wanted.get() >= CALLS
+        && !slot.is_in_use()
+        && let Some(cache) = open(pool, stream)
+    {
+        slot.set(handle, stream.0, Some(cache));
     }
 }
 
 /// Pools have ended: what the calling thread has of them goes.
 pub fn forget_ended() {
-    let mine = OWN.get();
+    let Some(mine) = mine() else { return };
     mine.remember(None);
     for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
         slot.set(0, 0, None);

@@ -1,0 +1,100 @@
+//! The way into a pool's books: the lock, what is to be seen to before a call may use them, and which arena it is for.
+//!
+//! Inlined is what nearly every call needs. A result that has room for an error's text is otherwise written to memory and read
+//! back in pieces of other sizes, for which the processor waits, several times a call. So for an allocation and a free the
+//! guard of the lock is in none: they take any books, and ask for better ones where those will not do.
+//!
+//! Lock: `heap`, which most of this takes.
+
+use super::{Named, Pool, ThreadCache};
+use crate::alloc::heap::Heap;
+use crate::alloc::order::COMMON;
+use crate::base::error::Error;
+use crate::base::lock::RankedGuard;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// The books, unless the pool has ended.
+    #[inline(always)]
+    pub(super) fn books(&self) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.any_books();
+        if self.ended.load(Ordering::Relaxed) {
+            Err(Error::PoolDestroyed { handle: 0 })
+        } else {
+            Ok(heap)
+        }
+    }
+
+    /// The same, even if it has.
+    #[inline(always)]
+    pub(super) fn any_books(&self) -> RankedGuard<'_, Heap> {
+        let mut heap = self.heap.lock();
+        heap.serve_nobody();
+        heap
+    }
+
+    /// The books, for a call that names a stream.
+    pub(super) fn books_for(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.books()?;
+        match stream.line.and_then(|line| line.capture) {
+            None => Ok(heap),
+            Some(capture) => self.books_in_capture(heap, *stream, capture),
+        }
+    }
+
+    /// May the books be used for such a call as they are? Otherwise `books_for` says why not.
+    #[inline(always)]
+    pub(super) fn is_plain(&self, stream: &Named) -> bool {
+        !self.ended.load(Ordering::Relaxed) && stream.line.is_none_or(|line| line.capture.is_none())
+    }
+
+    /// The books, for an allocation: the pool may have come to rest before, or given back what it does not need.
+    #[cold]
+    pub(super) fn books_in_order(&self, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        self.check_allocates()?;
+        let mut heap = self.books_for(stream)?;
+        if heap.is_rest_due() {
+            drop(heap);
+            self.come_to_rest(*stream)?;
+            heap = self.books_for(stream)?;
+        }
+        if heap.is_spare_due() {
+            drop(heap);
+            self.give_back_spare();
+            heap = self.books_for(stream)?;
+        }
+        Ok(heap)
+    }
+
+    /// May they be used for an allocation as they are? Otherwise `books_in_order` sees to it.
+    #[inline(always)]
+    pub(super) fn is_in_order(&self, heap: &mut Heap, stream: &Named) -> bool {
+        self.importer.is_none() && self.is_plain(stream) && !heap.is_rest_due() && !heap.is_spare_due()
+    }
+}
+
+/// The arena of a named stream.
+pub(super) fn index(heap: &mut Heap, stream: Named) -> u32 {
+    let Some(line) = stream.line else { return COMMON };
+    let index = heap.stream(line);
+    if stream.reach && line.capture.is_none() {
+        heap.arena_mut(index).reach = Some(stream.handle);
+    }
+    index
+}
+
+/// The same for a thread that may have a cache for the stream. A cache that is open knows its arena.
+#[inline(always)]
+pub(super) fn index_beside(heap: &mut Heap, own: Option<&ThreadCache>, stream: &Named) -> u32 {
+    match own {
+        Some(own) if own.is_of(stream) && !own.is_ended() => own.cache.arena,
+        _ => index(heap, *stream),
+    }
+}
+
+/// The arena for an allocation: what the stream freed before is at hand.
+pub(super) fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
+    let index = index(heap, stream);
+    heap.serve(index);
+    index
+}
