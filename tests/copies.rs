@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weir::config::{Config, MemoryKind};
 use weir::ffi::blocks::{weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
-use weir::ffi::copies::{weir_copy_async, weir_copy_async_hold, weir_stream_defer};
+use weir::ffi::copies::{
+    weir_copy_async, weir_copy_async_hold, weir_host_register, weir_host_unregister, weir_stream_defer,
+};
 use weir::ffi::pool::weir_finalize;
 use weir::ffi::status::weir_status::{
-    self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_OK,
+    self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_ERROR_INVALID_ARGUMENT,
+    WEIR_OK,
 };
 use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
 use weir::lifecycle::end;
@@ -265,4 +268,56 @@ fn a_copy_without_pieces_tells_that_the_device_was_lost() {
         BYTES,
         false,
     );
+}
+
+/// Letting go of memory waits for all work; other threads' registrations do not wait for that.
+#[test]
+fn who_waits_to_unregister_keeps_nobody_waiting() {
+    alone("who_waits_to_unregister_keeps_nobody_waiting", &[], || {
+        const PAGES: usize = 1 << 20;
+        let device = Device::open(0);
+        let (pool, stream) = (pool(MemoryKind::Device), stream());
+        let block = take(pool, stream);
+        let memory = [0, 1].map(|_| vec![0u8; PAGES]);
+        let [first, second] = [0, 1].map(|nth: usize| memory[nth].as_ptr().expose_provenance());
+        let at = std::ptr::with_exposed_provenance_mut::<c_void>;
+        // SAFETY: memory that stays until the end.
+        let register = move |place| unsafe { weir_host_register(at(place), PAGES) };
+        // SAFETY: nothing uses the memory.
+        let unregister = move |place| unsafe { weir_host_unregister(at(place)) };
+        assert_eq!(register(first), WEIR_OK);
+        let gate = Gate::on(stream);
+        let waiting = std::thread::spawn(move || unregister(first));
+        std::thread::sleep(Duration::from_millis(50));
+        let (done, others) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let said = [register(second), register(first), unregister(first)];
+            done.send(said).expect("a listener");
+        });
+        let said = others.recv_timeout(Duration::from_secs(20));
+        assert!(!waiting.is_finished());
+        drop(gate);
+        assert_eq!(
+            said,
+            Ok([WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT, WEIR_ERROR_INVALID_ARGUMENT])
+        );
+        assert_eq!(waiting.join().expect("no panic"), WEIR_OK);
+        other.join().expect("no panic");
+        // one whose call fails is as it was
+        control!(reset_faults());
+        for nth in 1..=2 {
+            fail("cuMemHostUnregister", nth, 999);
+        }
+        assert_eq!(unregister(second), WEIR_ERROR_BACKEND);
+        assert_eq!(register(second), WEIR_ERROR_INVALID_ARGUMENT);
+        fail("cuMemHostRegister", 1, 999);
+        assert_eq!(register(first), WEIR_ERROR_INVALID_ARGUMENT);
+        assert_eq!(unregister(second), WEIR_OK);
+        assert_eq!(register(first), WEIR_OK);
+        // SAFETY: a live block.
+        assert_eq!(unsafe { weir_pool_free(pool, block.cast(), stream) }, WEIR_OK);
+        ok!(stream_destroy(stream));
+        assert_eq!(weir_finalize(), WEIR_OK);
+        drop((memory, device));
+    });
 }

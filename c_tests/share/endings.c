@@ -141,13 +141,29 @@ static void recorder_dies(void) {
     peer_receive(other.socket, &destroyed, sizeof destroyed);
     CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_event(pool, &destroyed, &none));
     CHECK_SAYS("destroyed");
-    peer_await(other.socket, 'r');
+    pid_t child;
+    peer_receive(other.socket, &child, sizeof child);
     CHECK(!event_complete(event));
     CHECK_OK(weir_stream_wait_event(s, event));
+    CHECK_STATUS(WEIR_ERROR_BACKEND, weir_event_record(event, s));
     peer_kill(&other);
+    for (int i = 0; !event_complete(event); i++) { /* though its child lives */
+        CHECK(i < 1000);
+        pause_ms(10);
+    }
     CHECK_OK(weir_event_synchronize(event));
     stream_wait(s);
     CHECK(event_complete(event));
+    /* another may record now, and is waited for */
+    gate g = {0};
+    queue_gate(s, &g);
+    CHECK_OK(weir_event_record(event, s));
+    CHECK(!event_complete(event));
+    atomic_store(&g.open, 1);
+    stream_wait(s);
+    CHECK_OK(weir_event_synchronize(event));
+    CHECK(event_complete(event));
+    CHECK_EQUAL(kill(child, SIGKILL), 0);
     event_end(event);
     stream_end(s);
     CHECK_OK(weir_pool_destroy(pool));
@@ -166,7 +182,16 @@ static void recorder_dies_there(int socket) {
     peer_send(socket, &token, sizeof token);
     queue_gate(s, &never);
     CHECK_OK(weir_event_record(event, s));
-    peer_tell(socket, 'r');
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60); /* if nobody ends it */
+        for (;;) {
+            pause();
+        }
+    }
+    CHECK(child > 0);
+    peer_send(socket, &child, sizeof child);
     for (;;) {
         pause();
     }

@@ -1,6 +1,6 @@
 //! Copies through memory that is page-locked, or that nobody else will change: in pieces, so that one is copied by
-//! threads while a stream copies the one before. Into it ([`Staged::into_stream`]) the call returns when the source has been
-//! read; out of it ([`Staged::out_of_stream`]) when the target has been written.
+//! threads while a stream copies the one before. Into it ([`Copy::into_stream`]) the call returns when the source has been
+//! read; out of it ([`Copy::out_of_stream`]) when the target has been written.
 //!
 //! Both ways the parts of pieces (`PART`) are handed out to the threads in order, and a piece is whole when all of its parts
 //! are copied. A piece may be begun when its slot is free: `open` pieces may. The calling thread queues the copies of the
@@ -66,18 +66,18 @@ pub trait CopyQueue: Sync {
     fn moment(&self) -> Result<Arc<dyn Moment>, BackendError>;
 }
 
-/// A copy in pieces.
+/// What to copy, and where to.
 #[derive(Clone, Copy, Debug)]
-pub struct Staged {
+pub struct Copy {
     /// To where.
     pub to: Addr,
     /// From where.
     pub from: Addr,
-    /// How much; not 0.
+    /// How much; in pieces not 0.
     pub bytes: u64,
 }
 
-impl Staged {
+impl Copy {
     fn piece(&self) -> usize {
         // short copies are cut, too, so that the stream need not wait for all of one
         let eighth = (self.bytes as usize / 8).next_multiple_of(PART);
@@ -93,7 +93,7 @@ impl Staged {
 
     /// Copies host memory to where only the stream may write, through `slots`. Once it has returned the source may change,
     /// also if it has failed; what was queued then still uses the slots. Pre: the slots have the bytes that
-    /// [`Staged::slots`] says, and nobody else uses them.
+    /// [`Copy::slots`] says, and nobody else uses them.
     pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::In);
         run.with_threads(|others| {
@@ -170,7 +170,7 @@ enum Way {
 /// memory that a program's main thread never gives back.
 #[derive(Debug)]
 struct Run {
-    copy: Staged,
+    copy: Copy,
     way: Way,
     piece: usize,
     pieces: usize,
@@ -187,7 +187,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(copy: &Staged, slots: &[Addr], way: Way) -> Arc<Run> {
+    fn new(copy: &Copy, slots: &[Addr], way: Way) -> Arc<Run> {
         let (bytes, piece) = (copy.bytes as usize, copy.slots().0 as usize);
         let pieces = bytes.div_ceil(piece);
         let parts = |index: usize| piece.min(bytes - index * piece).div_ceil(PART);
@@ -403,7 +403,7 @@ mod tests {
         for bytes in [1usize, 100, PART, PART + 1, PIECE * 8 - 1, PIECE * 9 + 12345] {
             let mut from: Vec<u8> = (0..bytes).map(|i| ((i * 7) >> 2) as u8).collect();
             let mut to = vec![0u8; bytes];
-            let staged = Staged {
+            let staged = Copy {
                 to: addr(&mut to),
                 from: addr(&mut from),
                 bytes: bytes as u64,
@@ -428,7 +428,7 @@ mod tests {
         let late: &'static Late = Box::leak(Box::default());
         late.lost.store(true, Ordering::Relaxed);
         let (mut from, mut to) = (vec![1u8; PIECE * 4], vec![0u8; PIECE * 4]);
-        let staged = Staged {
+        let staged = Copy {
             to: addr(&mut to),
             from: addr(&mut from),
             bytes: from.len() as u64,
@@ -446,7 +446,7 @@ mod tests {
         late.fails.store(true, Ordering::Relaxed);
         let mut memory = vec![0u8; PIECE * 4];
         let at = addr(&mut memory);
-        let staged = Staged {
+        let staged = Copy {
             to: at,
             from: at,
             bytes: memory.len() as u64,

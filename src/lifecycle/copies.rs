@@ -13,7 +13,7 @@ use super::{defaults, end};
 use crate::backend::cuda::copies as driver;
 use crate::backend::cuda::copies::Known;
 use crate::backend::host::copies as host;
-use crate::backend::staging::{CopyQueue, Moment, Staged};
+use crate::backend::staging::{CopyQueue, Moment};
 use crate::backend::{BackendError, transfer};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
@@ -22,21 +22,12 @@ use crate::pool::{Chunk, Pool, SHORT};
 use std::cell::Cell;
 use std::sync::Arc;
 
+pub use crate::backend::staging::Copy;
+
 thread_local! {
     /// The stream that this thread's last staged copy was on, and the pool it went through, so that short copies in a row
     /// need not ask the driver for the device. Has no destructor.
     static LAST: Cell<(Option<deferred::Line>, usize)> = const { Cell::new((None, 0)) };
-}
-
-/// What to copy, and where to.
-#[derive(Clone, Copy, Debug)]
-pub struct Copy {
-    /// To where.
-    pub to: Addr,
-    /// From where.
-    pub from: Addr,
-    /// How much.
-    pub bytes: u64,
 }
 
 /// Where copies are queued.
@@ -319,15 +310,10 @@ fn through_pool(
     {
         return Some(through_chunk(chunk, &pool, copy, way, stream, queue));
     }
-    let staged = Staged {
-        to: copy.to,
-        from: copy.from,
-        bytes: copy.bytes,
-    };
-    let slots = Slots::take(&staged, pool)?;
+    let slots = Slots::take(copy, pool)?;
     let done = match way {
-        Way::In => staged.into_stream(&slots.at, queue),
-        _ => staged.out_of_stream(&slots.at, queue),
+        Way::In => copy.into_stream(&slots.at, queue),
+        _ => copy.out_of_stream(&slots.at, queue),
     };
     let given_back = slots.give_back(stream);
     Some(done.map_err(|error| stream_error(stream, error)).and(given_back))
@@ -379,8 +365,8 @@ struct Slots {
 
 impl Slots {
     /// As many as can be had; None: there is no memory for any.
-    fn take(staged: &Staged, pool: Arc<Pool>) -> Option<Slots> {
-        let (bytes, count) = staged.slots();
+    fn take(copy: Copy, pool: Arc<Pool>) -> Option<Slots> {
+        let (bytes, count) = copy.slots();
         let slot = |_| pool.alloc(bytes, 0, StreamHandle::HOST).ok();
         let at: Vec<Addr> = (0..count).map_while(slot).collect();
         (!at.is_empty()).then_some(Slots { pool, at })

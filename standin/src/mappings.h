@@ -10,7 +10,6 @@
 
 struct reservation {
     struct range range;
-    bool host_late; /* the list that gave the host access named a card before it */
     bool excused;
 };
 

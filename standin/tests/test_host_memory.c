@@ -17,6 +17,16 @@ static CUresult access_by_both(CUdeviceptr at, size_t bytes) {
     return cuMemSetAccess(at, bytes, access, 2);
 }
 
+/* A page of the host's, mapped. */
+static CUdeviceptr host_mapped(void) {
+    CUdeviceptr at = reserved(PAGE);
+    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
+    OK(cuMemMap(at, PAGE, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(access_by_both(at, PAGE));
+    return at;
+}
+
 static void both_sides_see_one_page_at_two_addresses(void) {
     begin();
     int can, node;
@@ -51,11 +61,7 @@ static void a_copy_reads_it_when_it_runs(void) {
     begin();
     struct gate gate = GATE;
     CUstream stream = stream_of(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr at = reserved(PAGE), there = mapped(PAGE);
-    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
-    OK(cuMemMap(at, PAGE, 0, handle, 0));
-    OK(cuMemRelease(handle));
-    OK(access_by_both(at, PAGE));
+    CUdeviceptr at = host_mapped(), there = mapped(PAGE);
     memset((void *)(uintptr_t)at, 1, 16);
     OK(cuLaunchHostFunc(stream, gate_work, &gate));
     OK(cuMemcpyHtoDAsync_v2(there, (void *)(uintptr_t)at, 16, stream));
@@ -79,11 +85,7 @@ static void a_copy_within_it_is_made_before_the_call_returns(void) {
     begin();
     struct gate gate = GATE;
     CUstream stream = stream_of(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr at = reserved(PAGE), there = mapped(PAGE);
-    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
-    OK(cuMemMap(at, PAGE, 0, handle, 0));
-    OK(cuMemRelease(handle));
-    OK(access_by_both(at, PAGE));
+    CUdeviceptr at = host_mapped(), there = mapped(PAGE);
     char *pinned = NULL;
     OK(cuMemHostAlloc((void **)&pinned, 64, 0));
     strcpy(pinned, "first");
@@ -135,9 +137,7 @@ static void unmapped_too_early(void) {
     begin();
     struct gate gate = GATE;
     CUstream stream = stream_of(CU_STREAM_NON_BLOCKING);
-    CUdeviceptr at = reserved(PAGE), there = mapped(PAGE);
-    OK(cuMemMap(at, PAGE, 0, host_pages(PAGE, 0), 0));
-    OK(access_by_both(at, PAGE));
+    CUdeviceptr at = host_mapped(), there = mapped(PAGE);
     OK(cuLaunchHostFunc(stream, gate_work, &gate));
     OK(cuMemcpyHtoDAsync_v2(there, (void *)(uintptr_t)at, 16, stream));
     OK(cuMemUnmap(at, PAGE));

@@ -308,6 +308,16 @@ impl Identity {
         error
     }
 
+    /// Makes a call in this context that gives something back, in relaxed mode; once more if it fails, as [`insist`] does,
+    /// on the way there, too.
+    pub(super) fn give_back(&self, name: &str, mut call: impl FnMut() -> Code) -> Result<(), BackendError> {
+        let mut attempt = || {
+            let (_current, _mode) = (self.enter()?, relax(self.driver)?);
+            self.check(name, call())
+        };
+        attempt().or_else(|error| if driver::usable() { attempt() } else { Err(error) })
+    }
+
     /// Makes it current on this thread.
     pub(super) fn enter(&self) -> Result<Entered, BackendError> {
         enter(self.driver, self.handle).map_err(|error| self.note(error))

@@ -38,9 +38,7 @@ impl Stream {
     pub fn new(named: StreamHandle) -> Result<Stream, BackendError> {
         let driver = driver().ok_or(BackendError::Unloaded)?;
         if named == StreamHandle::HOST {
-            return Err(BackendError::InvalidStream(
-                "it is the host, on which no work is queued".into(),
-            ));
+            return Err(streams::host_error());
         }
         let mut stream = Stream {
             driver,

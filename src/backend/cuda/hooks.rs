@@ -65,9 +65,7 @@ pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendErro
 /// Refuses the host, which is no stream of the driver's, and the legacy stream while a blocking stream is captured.
 fn check_queue(stream: StreamHandle) -> Result<(), BackendError> {
     if stream == StreamHandle::HOST {
-        return Err(BackendError::InvalidStream(
-            "it is the host, on which no work is queued".into(),
-        ));
+        return Err(streams::host_error());
     }
     if stream.0 > streams::LEGACY {
         return Ok(());

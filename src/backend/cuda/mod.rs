@@ -333,12 +333,8 @@ impl Backend for CudaBackend {
         if own.is_gone() {
             return Ok(()); // and the memory with it
         }
-        let free = || {
-            let (_current, _mode) = (own.enter()?, relax(self.driver)?);
-            // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
-            own.check("cuMemFree", unsafe { (self.driver.symbols.mem_free)(page.0) })
-        };
-        free().or_else(|error| if driver::usable() { free() } else { Err(error) })
+        // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
+        own.give_back("cuMemFree", || unsafe { (self.driver.symbols.mem_free)(page.0) })
     }
 
     fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {

@@ -41,22 +41,10 @@ pub(super) fn create(own: &Context, bytes: u64, node: Option<c_int>) -> Result<u
 /// Unregisters and frees what `create` gave. Pre: no queued work can touch it.
 pub(super) fn release(own: &Context, at: u64, bytes: u64) -> Result<(), BackendError> {
     let at: *mut c_void = ptr::with_exposed_provenance_mut(at as usize);
-    let unregister = || {
-        let (_current, _mode) = (own.enter()?, relax(own.driver)?);
-        // SAFETY: registered by `create`, and nobody uses it, as the contract says.
-        own.check("cuMemHostUnregister", unsafe {
-            (own.driver.symbols.mem_host_unregister)(at)
-        })
-    };
-    // nobody would ask a third time
+    // SAFETY: registered by `create`, and nobody uses it, as the contract says.
+    let unregister = || unsafe { (own.driver.symbols.mem_host_unregister)(at) };
     if !own.is_gone()
-        && let Err(error) = unregister().or_else(|error| {
-            if driver::usable() {
-                unregister()
-            } else {
-                Err(error)
-            }
-        })
+        && let Err(error) = own.give_back("cuMemHostUnregister", unregister)
         && own.alive().is_ok()
     {
         return Err(error); // the driver has it still

@@ -3,9 +3,10 @@
 //! What somebody else has page-locked already is noted, so that it is given back by the same call, and otherwise left to
 //! whoever did it.
 //!
-//! Invariant: ranges in `RANGES` do not overlap; each has a reference to the context that it was registered in.
+//! Invariant: ranges in `RANGES` do not overlap, those included that somebody is registering or letting go of just now; each
+//! other one that is weir's has a reference to the context that it was registered in.
 //!
-//! Locks: `RANGES`, while the driver registers or lets go of memory.
+//! Locks: `RANGES`, for a look, and never in a call of the driver, which may wait for running work.
 
 use super::context::{self, Context, lock, relax};
 use super::copies::{Known, known};
@@ -14,20 +15,32 @@ use crate::backend::BackendError;
 use crate::base::units::Addr;
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
+use std::mem;
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for every context, and reached by kernels.
 pub(super) const FLAGS: c_uint = 1 | 2;
 
 #[derive(Debug)]
+enum State {
+    /// A call is under way that registers it or lets go of it.
+    Changing,
+    /// By whoever registered it.
+    Theirs,
+    /// By us, in this context.
+    Ours(Arc<Context>),
+}
+
+#[derive(Debug)]
 struct Range {
     bytes: u64,
-    /// None: somebody else has registered it.
-    context: Option<Arc<Context>>,
+    state: State,
 }
 
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+/// A range is `Changing` no more.
+static CHANGED: Condvar = Condvar::new();
 
 fn pointer(at: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(at as usize)
@@ -49,24 +62,53 @@ pub fn register(driver: &'static Driver, at: Addr, bytes: u64) -> Result<(), Bac
             range.bytes
         )));
     }
-    let context = match known(at)? {
-        Known::Device => {
-            return Err(BackendError::NotSupported(format!(
-                "{at} is a device's memory, which is nothing to page-lock"
-            )));
-        }
-        Known::Pinned => None,
-        Known::Pageable => Some(lock_pages(driver, at.0, bytes)?),
+    let state = State::Changing;
+    ranges.insert(at.0, Range { bytes, state });
+    drop(ranges);
+    let locked = lock_unless_locked(driver, at, bytes);
+    let (state, outcome) = match locked {
+        Ok(state) => (Some(state), Ok(())),
+        Err(error) => (None, Err(error)),
     };
-    ranges.insert(at.0, Range { bytes, context });
-    Ok(())
+    change(at.0, state);
+    outcome
+}
+
+/// A range that was `Changing` has this state now; None: it is no more.
+fn change(at: u64, state: Option<State>) {
+    let mut ranges = lock(&RANGES);
+    match state {
+        Some(state) => {
+            if let Some(range) = ranges.get_mut(&at) {
+                range.state = state;
+            }
+        }
+        None => {
+            ranges.remove(&at);
+        }
+    }
+    drop(ranges);
+    CHANGED.notify_all();
+}
+
+fn lock_unless_locked(driver: &'static Driver, at: Addr, bytes: u64) -> Result<State, BackendError> {
+    // a driver knows no address without a context
+    let borrowed = match context::current(driver)? {
+        0 => Some(context::borrow(driver, 0)?),
+        _ => None,
+    };
+    let _current = borrowed.as_ref().map(|context| context.enter()).transpose()?;
+    match known(at)? {
+        Known::Device => Err(BackendError::NotSupported(format!(
+            "{at} is a device's memory, which is nothing to page-lock"
+        ))),
+        Known::Pinned => Ok(State::Theirs),
+        Known::Pageable => lock_pages(driver, at.0, bytes).map(State::Ours),
+    }
 }
 
 fn lock_pages(driver: &'static Driver, at: u64, bytes: u64) -> Result<Arc<Context>, BackendError> {
-    let context = match context::current(driver)? {
-        0 => context::borrow(driver, 0)?,
-        now => context::primary(driver, now)?,
-    };
+    let context = context::primary(driver, context::current(driver)?)?;
     let (_current, _mode) = (context.enter()?, relax(driver)?);
     // SAFETY: the program's memory, which stays as long as it is registered: the precondition of its call.
     let code = unsafe { (driver.symbols.mem_host_register)(pointer(at), bytes as usize, FLAGS) };
@@ -77,17 +119,19 @@ fn lock_pages(driver: &'static Driver, at: u64, bytes: u64) -> Result<Arc<Contex
 /// Ends a registration, after all work of contexts in use. False: nothing was registered there.
 pub fn unregister(at: Addr) -> Result<bool, BackendError> {
     driver::still_usable()?;
-    let mut ranges = lock(&RANGES);
-    let Some(range) = ranges.get(&at.0) else {
-        return Ok(false);
+    let begun = lock(&RANGES)
+        .get_mut(&at.0)
+        .map(|range| mem::replace(&mut range.state, State::Changing));
+    let state = match begun {
+        None | Some(State::Changing) => return Ok(false),
+        Some(state) => state,
     };
-    if let Some(context) = &range.context {
-        unlock_pages(context, at.0)?;
-    }
-    let range = ranges.remove(&at.0);
-    drop(ranges);
-    drop(range);
-    Ok(true)
+    let unlocked = match &state {
+        State::Ours(context) => unlock_pages(context, at.0),
+        _ => Ok(()),
+    };
+    change(at.0, unlocked.is_err().then_some(state));
+    unlocked.map(|()| true)
 }
 
 fn unlock_pages(context: &Arc<Context>, at: u64) -> Result<(), BackendError> {
@@ -98,20 +142,9 @@ fn unlock_pages(context: &Arc<Context>, at: u64) -> Result<(), BackendError> {
         user.drain()?;
     }
     context.drain()?;
-    let unregister = || {
-        let (_current, _mode) = (context.enter()?, relax(context.driver)?);
-        // SAFETY: registered by `lock_pages`, and no work is left that could use it.
-        context.check("cuMemHostUnregister", unsafe {
-            (context.driver.symbols.mem_host_unregister)(pointer(at))
-        })
-    };
-    match unregister().or_else(|error| {
-        if driver::usable() {
-            unregister()
-        } else {
-            Err(error)
-        }
-    }) {
+    // SAFETY: registered by `lock_pages`, and no work is left that could use it.
+    let unregister = || unsafe { (context.driver.symbols.mem_host_unregister)(pointer(at)) };
+    match context.give_back("cuMemHostUnregister", unregister) {
         Err(BackendError::Lost(_)) => Ok(()),
         result => result,
     }
@@ -122,9 +155,17 @@ pub fn shutdown() {
     if !driver::usable() {
         return;
     }
-    let ranges = std::mem::take(&mut *lock(&RANGES));
-    for (at, range) in ranges {
-        if let Some(context) = &range.context {
+    let mut ranges = lock(&RANGES);
+    while ranges
+        .values()
+        .any(|range| matches!(range.state, State::Changing))
+    {
+        ranges = CHANGED.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+    }
+    let all = mem::take(&mut *ranges);
+    drop(ranges);
+    for (at, range) in all {
+        if let State::Ours(context) = &range.state {
             let _ = unlock_pages(context, at);
         }
     }

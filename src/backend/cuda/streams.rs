@@ -286,9 +286,7 @@ impl Streams {
     pub(super) fn usable(&self, stream: StreamHandle) -> Result<Usable, BackendError> {
         let (place, context, current, named) = match stream.0 {
             _ if stream == StreamHandle::HOST => {
-                return Err(BackendError::InvalidStream(
-                    "it is the host, on which no work is queued".into(),
-                ));
+                return Err(host_error());
             }
             0 | LEGACY | PER_THREAD => {
                 let now = context::current(self.driver)?;
@@ -318,6 +316,11 @@ impl Streams {
             _current: current,
         })
     }
+}
+
+/// What is said where [`StreamHandle::HOST`] is named for work.
+pub(super) fn host_error() -> BackendError {
+    BackendError::InvalidStream("it is the host, on which no work is queued".into())
 }
 
 /// The driver's type for a handle.

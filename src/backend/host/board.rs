@@ -2,20 +2,21 @@
 //!
 //! One process records, the others wait and ask. A record has a number; it counts as complete once it and all before it
 //! are done, so a wait never takes less for complete than was recorded, and no completion is lost when later work is
-//! done first. Should the recorder end before its work is done, nobody will do it any more, and it counts as complete.
-//! The recorder has a lock on the file, which the kernel takes off when it ends.
+//! done first. Should the recorder end before its work is done, nobody will do it any more, and it counts as complete;
+//! another process may record then. The recorder has a claim on the file, which the kernel ends with it.
 //!
 //! Invariants: `completed` ≤ `recorded` ≤ `completed` + `RING`; `done[n % RING]` is n once record n's work is done.
-//! Who opens the file does so anew: a lock is an open file's, and others' must not keep it.
 //!
-//! Locks: the one on the file, from the first record on. Whoever waits sleeps in the kernel, on `changes`.
+//! Locks: `claiming`, while the file is claimed, before the first record. Whoever waits sleeps in the kernel, on `changes`.
 
-use super::os;
+use super::claim::Claim;
+use super::{lock, os};
 use crate::backend::BackendError;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 const BYTES: u64 = 4096;
 /// Records whose work may be in flight at once.
@@ -37,7 +38,9 @@ const _: () = assert!(size_of::<Page>() as u64 <= BYTES);
 pub(super) struct Board {
     page: NonNull<Page>,
     file: File,
-    records: AtomicBool,
+    /// This process records.
+    claim: OnceLock<Claim>,
+    claiming: Mutex<()>,
 }
 
 // SAFETY: the page is atomics, and stays mapped until the drop.
@@ -63,11 +66,7 @@ impl Board {
                 "the descriptor is not that of an event".into(),
             ));
         }
-        let own = File::options()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Board::map(own.map_err(|error| os::failed("open of an event's file", error))?)
+        Board::map(file)
     }
 
     fn map(file: File) -> Result<Board, BackendError> {
@@ -76,7 +75,8 @@ impl Board {
         Ok(Board {
             page,
             file,
-            records: AtomicBool::new(false),
+            claim: OnceLock::new(),
+            claiming: Mutex::new(()),
         })
     }
 
@@ -91,15 +91,30 @@ impl Board {
         copy.map_err(|error| os::failed("dup of an event's file", error))
     }
 
+    /// From now on this process records.
+    fn claim(&self) -> Result<(), BackendError> {
+        let _alone = lock(&self.claiming);
+        if self.claim.get().is_some() {
+            return Ok(());
+        }
+        let Some(claim) = Claim::take(&self.file)? else {
+            return Err(BackendError::Other(
+                "another process records this event; one alone may".into(),
+            ));
+        };
+        // whoever recorded before has ended, and with it the work that was left
+        let page = self.page();
+        let left = page.recorded.load(Ordering::SeqCst);
+        page.completed.fetch_max(left, Ordering::SeqCst);
+        self.tell();
+        let _ = self.claim.set(claim);
+        Ok(())
+    }
+
     /// The number of a new record. `done` follows when its work is.
     pub(super) fn record(&self) -> Result<u64, BackendError> {
-        if !self.records.load(Ordering::Acquire) {
-            if !os::lock_file(&self.file) {
-                return Err(BackendError::Other(
-                    "another process records this event; one alone may".into(),
-                ));
-            }
-            self.records.store(true, Ordering::Release);
+        if self.claim.get().is_none() {
+            self.claim()?;
         }
         let page = self.page();
         let completed = page.completed.load(Ordering::Acquire);
@@ -128,8 +143,14 @@ impl Board {
                 .completed
                 .compare_exchange(next - 1, next, Ordering::SeqCst, Ordering::SeqCst);
         }
-        page.changes.fetch_add(1, Ordering::SeqCst);
-        os::wake_all(&page.changes);
+        self.tell();
+    }
+
+    /// Wakes whoever waits.
+    fn tell(&self) {
+        let changes = &self.page().changes;
+        changes.fetch_add(1, Ordering::SeqCst);
+        os::wake_all(changes);
     }
 
     /// The number of the latest record; 0: none.
@@ -143,7 +164,7 @@ impl Board {
         if complete() {
             return true;
         }
-        let left_alone = !self.records.load(Ordering::Acquire) && !os::is_locked(&self.file);
+        let left_alone = self.claim.get().is_none() && !os::is_locked(&self.file);
         left_alone || complete()
     }
 
@@ -163,5 +184,57 @@ impl Drop for Board {
     fn drop(&mut self) {
         // SAFETY: the mapping is this object's, and nobody uses it any more. A failure would leave a page behind.
         let _ = unsafe { os::unreserve(self.page.as_ptr().expose_provenance() as u64, BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+
+    fn two() -> (Board, Board) {
+        let first = Board::new().unwrap();
+        let second = Board::open(first.file().unwrap()).unwrap();
+        (first, second)
+    }
+
+    #[test]
+    fn who_records_after_one_that_has_ended_is_waited_for() {
+        let (first, second) = two();
+        assert_eq!([first.record(), first.record()], [Ok(1), Ok(2)]);
+        first.done(2);
+        assert!(second.record().is_err(), "one alone may");
+        assert!(!second.is_complete(1));
+        drop(first);
+        assert!(second.is_complete(2), "nobody is left to do it");
+        assert_eq!(second.record(), Ok(3));
+        assert!(second.is_complete(2) && !second.is_complete(3));
+        second.done(3);
+        assert!(second.is_complete(3));
+        second.wait(3);
+    }
+
+    #[test]
+    fn what_other_threads_record_first_is_not_taken_for_left() {
+        const THREADS: usize = 4;
+        for _ in 0..200 {
+            let board = Board::new().unwrap();
+            let (start, recorded) = (Barrier::new(THREADS), Barrier::new(THREADS));
+            thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        start.wait();
+                        let number = board.record();
+                        recorded.wait();
+                        let complete = number.clone().is_ok_and(|number| board.is_complete(number));
+                        recorded.wait();
+                        board.done(number.unwrap());
+                        assert!(!complete);
+                    });
+                }
+            });
+            assert!(board.is_complete(THREADS as u64));
+        }
     }
 }

@@ -144,22 +144,33 @@ pub fn stream_wait(stream: StreamHandle, event: EventHandle) -> Result<(), Backe
 /// Offers an event to other processes, under the same number each time.
 pub(super) fn offer(event: EventHandle) -> Result<u64, BackendError> {
     gate::for_program()?;
+    let known = lock(&EVENTS).get(event.0).map(|entry| entry.board.is_some());
+    let fresh = match known.ok_or_else(|| unknown(event))? {
+        true => None,
+        false => Some(Arc::new(Board::new()?)),
+    };
     let mut events = lock(&EVENTS);
     let entry = events.get_mut(event.0).ok_or_else(|| unknown(event))?;
-    if entry.board.is_none() {
-        entry.board = Some(Arc::new(Board::new()?));
-    }
+    // another thread may have been first
+    let unused = match entry.board {
+        Some(_) => fresh,
+        None => std::mem::replace(&mut entry.board, fresh),
+    };
     if entry.offer == 0 {
         entry.offer = OFFERS.fetch_add(1, Ordering::Relaxed) + 1;
     }
-    Ok(entry.offer)
+    let offer = entry.offer;
+    drop(events);
+    drop(unused);
+    Ok(offer)
 }
 
 /// A descriptor of an event that was offered under a number. None: it is no more.
 pub(super) fn file(event: EventHandle, number: u64) -> Result<Option<OwnedFd>, BackendError> {
     let events = lock(&EVENTS);
     let entry = events.get(event.0).filter(|entry| entry.offer == number);
-    let board = entry.and_then(|entry| entry.board.as_ref());
+    let board = entry.and_then(|entry| entry.board.clone());
+    drop(events);
     board.map(|board| board.file()).transpose()
 }
 

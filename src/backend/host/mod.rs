@@ -14,6 +14,7 @@
 
 mod board;
 mod budget;
+mod claim;
 mod gate;
 mod memory;
 mod os;

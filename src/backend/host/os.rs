@@ -5,7 +5,7 @@ use crate::backend::BackendError;
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::Error;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 
@@ -199,6 +199,30 @@ pub(super) fn is_locked(file: &File) -> bool {
     // SAFETY: the descriptor is open, and the variable ours.
     let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     code != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Opens a file once more, so that a lock through one of the two is not the other's.
+pub(super) fn open_anew(file: &File) -> Result<File, BackendError> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let own = File::options().read(true).write(true).open(path);
+    own.map_err(|error| failed("open of an event's file", error))
+}
+
+/// Closes a descriptor in a forked child.
+///
+/// It is this library's, and nobody uses it there.
+pub(super) fn close(descriptor: RawFd) {
+    // SAFETY: no memory is touched. It cannot be told to anybody how it went.
+    unsafe { libc::close(descriptor) };
+}
+
+/// Has `handler` called in each forked child before `fork` returns there.
+pub(super) fn at_fork_in_child(handler: extern "C" fn()) -> Result<(), BackendError> {
+    // SAFETY: a function that stays loaded with the library.
+    match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
+        0 => Ok(()),
+        code => Err(failed("pthread_atfork", Error::from_raw_os_error(code))),
+    }
 }
 
 /// Sleeps while a word that processes share has this value, until it is woken, for a while at most.
