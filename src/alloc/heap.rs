@@ -66,6 +66,8 @@ pub struct Heap {
     pub(super) known: u32,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
+    /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
+    pub(super) uncovered: u64,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// Captures whose graphs the backend was asked to watch, the latest last; as many as are likely to be in progress.
@@ -128,6 +130,7 @@ impl Heap {
             latest: COMMON,
             known: 0,
             serving: NOBODY,
+            uncovered: 0,
             released: VecDeque::new(),
             watched: VecDeque::with_capacity(WATCHED),
             spare_arena: None,
@@ -456,7 +459,7 @@ impl Heap {
     }
 
     /// Puts free extents of the same bin into the order of their addresses.
-    pub(super) fn sort_bins(&mut self) {
+    pub fn sort_bins(&mut self) {
         for arena in self.arenas.iter_mut().flatten() {
             let mut free: Vec<NodeId> = arena.bins.descending(&self.space.nodes, 0).collect();
             free.sort_unstable_by_key(|&id| std::cmp::Reverse(self.space.nodes[id].start));
