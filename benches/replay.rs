@@ -3,13 +3,15 @@
 //! it holds, and what its page calls would cost on a GPU. *Kept* are the mappings there are after the replay.
 //!
 //! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] [--one-page]
-//! [--with-addresses] FILE.trace.gz...`; with `--one-page` every block lies in one page, with `--with-addresses`
-//! memory comes with its address.
+//! [--with-addresses] [--late MICROSECONDS] [--declared] FILE.trace.gz...`; with `--one-page` every block lies in one page, with
+//! `--with-addresses` memory comes with its address, with `--late` events are complete so long after they were recorded.
 
 mod trace;
 
+use trace::late::Late;
 use trace::{Stream, load, replay};
 use weir::backend::Backend;
+use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::backend::host::{HostBackend, streams};
 use weir::base::units::StreamHandle;
@@ -29,7 +31,7 @@ fn priced(now: &Stats, before: &Stats, with_addresses: bool) -> f64 {
 
 fn main() {
     let (mut capacity, mut replays, mut check, mut files, mut host) = (None, 5, false, Vec::new(), false);
-    let mut with_addresses = false;
+    let (mut with_addresses, mut late) = (false, None);
     let mut config = Config::default();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -43,6 +45,8 @@ fn main() {
             "--no-caches" => config.thread_caches = false,
             "--one-page" => config.blocks_in_one_page = true,
             "--with-addresses" => with_addresses = true,
+            "--late" => late = Some(value().parse::<f64>().expect("microseconds")),
+            "--declared" => config.declared_streams = true,
             "--bench" => {}
             _ => files.push(arg),
         }
@@ -65,7 +69,10 @@ fn main() {
     );
     for path in &files {
         let trace = load(path);
-        let backend: std::sync::Arc<dyn Backend> = if host {
+        let slow = late.map(|micros| Late::new(Counting::new(check), (micros * 1000.0) as u64));
+        let backend: std::sync::Arc<dyn Backend> = if let Some(slow) = &slow {
+            slow.clone()
+        } else if host {
             HostBackend::new().expect("host memory")
         } else if with_addresses {
             Counting::with_addresses(check)
@@ -86,6 +93,7 @@ fn main() {
         let pool = Pool::new(config, backend).expect("a pool");
         let named: Vec<Stream> = named.iter().map(|&name| Stream::of(&pool, name)).collect();
         let mut before = Stats::default();
+        let mut events_before = [0; 3];
         for number in 1..=replays {
             let after = || {
                 if check {
@@ -110,6 +118,20 @@ fn main() {
                 priced(&now, &before, with_addresses),
                 failed
             );
+            if let Some(slow) = &slow {
+                let events = [Call::Record, Call::Query, Call::Wait].map(|call| slow.calls(call));
+                let since = |kind: usize| events[kind] - events_before[kind];
+                println!(
+                    "{:25} records {}, queries {}, waits {}, calls {}, misses {}",
+                    "",
+                    since(0),
+                    since(1),
+                    since(2),
+                    now.driver_calls - before.driver_calls,
+                    now.misses - before.misses
+                );
+                events_before = events;
+            }
             before = now;
         }
     }

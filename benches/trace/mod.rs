@@ -1,5 +1,8 @@
 //! Recorded traces, and their replay through a pool.
 
+#[allow(dead_code)] // not every program uses it
+pub mod late;
+
 use flate2::read::GzDecoder;
 use std::io::Read;
 use std::time::Instant;

@@ -225,6 +225,8 @@ impl Heap {
     fn validate_arenas(&self) {
         let mut free = 0;
         assert_eq!(self.known as usize, self.streams().count());
+        let beyond_reach = self.arenas.iter().flatten().map(|arena| arena.beyond_reach());
+        assert_eq!(self.uncovered, beyond_reach.sum());
         for (index, arena) in self.arenas.iter().enumerate() {
             let Some(arena) = arena else { continue };
             let (index, nodes) = (index as u32, &self.space.nodes);

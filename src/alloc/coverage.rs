@@ -3,24 +3,30 @@
 //! Such a stream may never be named again: destroyed, or done with. What it freed after its latest event is then out of
 //! other streams' reach until the host waits for all work, and so is every extent that took it in. Hence:
 //!
-//! - while other streams are known each free that is worth an event has one. A stream that is *alone* in the pool has one
-//!   as soon as a 32nd of the pool, or all of it, would be out of others' reach;
+//! - all such streams together leave no more than a 256th of the pool out of others' reach: what would be more has an event.
+//!   A stream that is *alone* in the pool has one as soon as it would be a 32nd, or all of it;
 //! - what a stream frees while it is alone, or what is freed for it after others came and before it is named again, joins
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
 //!
-//! Invariant: `uncovered` is the sum of a stream's free extents with numbers above `counted_from`.
+//! What threads keep for such streams (`cache`) is not counted before it comes back to the heap.
+//!
+//! Invariants: `Arena::uncovered` is the sum of a stream's free extents with numbers above `counted_from`, and
+//! `Heap::uncovered` that of all streams beyond reach.
 //! No lock of its own: the heap's.
 
 use super::heap::Heap;
 use super::node::{Kind, NIL, Node, NodeId};
 use super::order::{Arena, COMMON, EVENT_BYTES, EVENT_FREES};
 use super::space::Found;
+use crate::base::units::StreamHandle;
 
 /// No stream asks for memory.
 pub(super) const NOBODY: u32 = u32::MAX;
 /// A stream that is alone may have this part of the pool free without an event.
 const PART: u64 = 32;
+/// Where there are several they may have this part of it together.
+const PART_OF_SEVERAL: u64 = 256;
 
 impl Heap {
     /// A call that has just taken the lock asks for no stream's memory, as far as is known.
@@ -45,7 +51,8 @@ impl Heap {
         (arena.joined, arena.left) = (arena.seq, false);
     }
 
-    /// A free on a stream, or the like, which allocates nothing. While others are known what it frees has its event at once.
+    /// A free on a stream, or the like, which allocates nothing. While others are known an extent that would be much for them to
+    /// miss has its event at once, whatever it is joined with.
     pub fn hear_of(&mut self, stream: u32) {
         if stream != COMMON && !self.is_alone(stream) {
             self.serving = stream;
@@ -118,6 +125,11 @@ impl Heap {
         self.known == 1 && stream != COMMON
     }
 
+    /// Does the pool know more than one stream?
+    pub fn has_several_streams(&self) -> bool {
+        self.known > 1
+    }
+
     /// A stream has come to be known. One that was alone until now has freed what only it may use: it should have an event
     /// as soon as it is named.
     pub(super) fn stream_came(&mut self) {
@@ -164,40 +176,73 @@ impl Heap {
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {
             return true;
         }
-        match self.is_alone(stream) && !crowded {
-            true => self.uncovered_bytes(stream) >= self.most_uncovered(),
-            false => bytes >= EVENT_BYTES,
+        if crowded {
+            return bytes >= EVENT_BYTES;
         }
+        let strays = self.arena(stream).unrecorded_strays;
+        let own = self.count_uncovered(stream) + strays;
+        own >= EVENT_BYTES && self.uncovered + strays >= self.most_uncovered()
     }
 
-    /// What a stream that is alone may have free without an event.
+    /// What may be free without an event, of all streams together.
     pub(super) fn most_uncovered(&self) -> u64 {
-        EVENT_BYTES.max(self.stats.reserved / PART)
+        let part = if self.known > 1 { PART_OF_SEVERAL } else { PART };
+        EVENT_BYTES.max(self.stats.reserved / part)
     }
 
-    /// Bytes of the stream's free extents that no event covers.
-    pub(super) fn uncovered_bytes(&mut self, stream: u32) -> u64 {
+    /// Bytes of the stream's free extents that no event covers. An event may have come.
+    pub(super) fn count_uncovered(&mut self, stream: u32) -> u64 {
         let nodes = &self.space.nodes;
         let arena = self.arenas[stream as usize].as_mut().expect("a stream in use");
         let from = arena.recorded();
         if arena.counted_from != from {
-            arena.counted_from = from;
             let known = |id: NodeId| (id != NIL && nodes[id].seq > from).then_some(id);
             let uncovered = std::iter::successors(known(arena.newest), |&id| known(nodes[id].age_prev));
-            arena.uncovered = uncovered.map(|id| nodes[id].len).sum();
+            let counted = uncovered.map(|id| nodes[id].len).sum();
+            let before = std::mem::replace(&mut arena.uncovered, counted);
+            arena.counted_from = from;
+            if arena.is_beyond_reach() {
+                self.uncovered = self.uncovered - before + counted;
+            }
         }
-        arena.uncovered
+        self.arena(stream).uncovered
+    }
+
+    /// The pool can record an event on the stream at any time from now on, under this name; or not any more.
+    pub fn set_reach(&mut self, stream: u32, name: Option<StreamHandle>) {
+        let arena = self.arena_mut(stream);
+        let was = arena.beyond_reach();
+        arena.reach = name;
+        let is = arena.beyond_reach();
+        self.uncovered = self.uncovered - was + is;
     }
 }
 
 impl Arena {
-    /// A free extent of the stream's has come, or has got its length; or it goes, or is about to lose it.
-    pub(super) fn count(&mut self, len: u64, seq: u64, comes: bool) {
-        if seq > self.counted_from {
-            match comes {
-                true => self.uncovered += len,
-                false => self.uncovered -= len,
-            }
+    /// Can the pool record an event only in calls that name the stream?
+    fn is_beyond_reach(&self) -> bool {
+        self.reach.is_none() && self.id.capture.is_none()
+    }
+
+    /// What it adds to the sum over all such streams.
+    pub(super) fn beyond_reach(&self) -> u64 {
+        if self.is_beyond_reach() { self.uncovered } else { 0 }
+    }
+
+    /// A free extent of the stream's has come, or has got its length; or it goes, or is about to lose it. `all`: the sum over
+    /// all streams beyond reach.
+    #[inline(always)]
+    pub(super) fn count(&mut self, all: &mut u64, len: u64, seq: u64, comes: bool) {
+        if seq <= self.counted_from {
+            return;
+        }
+        let change = |sum: &mut u64| match comes {
+            true => *sum += len,
+            false => *sum -= len,
+        };
+        change(&mut self.uncovered);
+        if self.is_beyond_reach() {
+            change(all);
         }
     }
 }

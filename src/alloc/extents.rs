@@ -213,18 +213,18 @@ impl Heap {
     /// A free extent has become shorter. Its place among the owner's is the same.
     #[inline(always)]
     fn has_shrunk(&mut self, id: NodeId, was: u64) {
-        let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
+        let (nodes, arenas, all) = (&mut self.space.nodes, &mut self.arenas, &mut self.uncovered);
         let &Node { owner, len, seq, .. } = &nodes[id];
         let arena = owned(arenas, owner);
-        arena.count(was, seq, false);
-        arena.count(len, seq, true);
+        arena.count(all, was, seq, false);
+        arena.count(all, len, seq, true);
         arena.bins.resized(nodes, id, was);
     }
 
     /// A free extent has become longer, by what was freed under the number `seq`.
     #[inline(always)]
     fn has_grown(&mut self, id: NodeId, was: u64, seq: u64) {
-        let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
+        let (nodes, arenas, all) = (&mut self.space.nodes, &mut self.arenas, &mut self.uncovered);
         let &Node {
             owner,
             len,
@@ -232,8 +232,8 @@ impl Heap {
             ..
         } = &nodes[id];
         let arena = owned(arenas, owner);
-        arena.count(was, before, false);
-        arena.count(len, seq, true);
+        arena.count(all, was, before, false);
+        arena.count(all, len, seq, true);
         nodes[id].seq = seq;
         if owner != COMMON && arena.newest != id {
             arena.age_remove(nodes, id);
@@ -252,10 +252,10 @@ impl Heap {
     /// The same, behind another one.
     #[inline(always)]
     fn list_after(&mut self, id: NodeId, before: NodeId) {
-        let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
+        let (nodes, arenas, all) = (&mut self.space.nodes, &mut self.arenas, &mut self.uncovered);
         let &Node { owner, len, seq, .. } = &nodes[id];
         let arena = owned(arenas, owner);
-        arena.count(len, seq, true);
+        arena.count(all, len, seq, true);
         if owner != COMMON {
             arena.age_insert(nodes, id, before);
         }
@@ -264,10 +264,10 @@ impl Heap {
 
     #[inline(always)]
     fn unlist(&mut self, id: NodeId) {
-        let (nodes, arenas) = (&mut self.space.nodes, &mut self.arenas);
+        let (nodes, arenas, all) = (&mut self.space.nodes, &mut self.arenas, &mut self.uncovered);
         let &Node { owner, len, seq, .. } = &nodes[id];
         let arena = owned(arenas, owner);
-        arena.count(len, seq, false);
+        arena.count(all, len, seq, false);
         if owner != COMMON {
             arena.age_remove(nodes, id);
         }
@@ -275,7 +275,7 @@ impl Heap {
     }
 
     /// Puts free extents of the same bin into the order of their addresses.
-    pub(super) fn sort_bins(&mut self) {
+    pub fn sort_bins(&mut self) {
         for arena in self.arenas.iter_mut().flatten() {
             let mut free: Vec<NodeId> = arena.bins.descending(&self.space.nodes, 0).collect();
             free.sort_unstable_by_key(|&id| std::cmp::Reverse(self.space.nodes[id].start));

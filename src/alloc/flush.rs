@@ -9,10 +9,9 @@ use super::cache::{Cache, Counts, ThreadId};
 use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
-use super::lists::Kept;
+use super::lists::{Kept, LONG};
 use super::node::NodeId;
 use super::order::COMMON;
-use super::size::SMALL_MAX;
 use super::space::Found;
 use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
@@ -154,7 +153,9 @@ impl Heap {
         let closed = &mut self.caches.closed;
         closed.taken = closed.taken.wrapping_add(counts.taken);
         closed.kept = closed.kept.wrapping_add(counts.kept);
-        self.arena_mut(cache.arena).caches -= 1;
+        let stream = self.arena_mut(cache.arena);
+        stream.caches -= 1;
+        stream.kept = stream.kept.wrapping_sub(counts.kept);
         self.count_caches();
     }
 
@@ -209,13 +210,13 @@ impl Heap {
         }
     }
 
-    /// What others may need is kept only if an event can be had for it at any time. A stream that is alone keeps as much as
-    /// it may have free without one.
+    /// A long block, which others may need, is kept only if an event can be had for it at any time. A stream that is alone keeps
+    /// as much as it may have free without one.
     fn longest_to_keep(&self, arena: u32) -> u64 {
         match arena == COMMON || self.arena(arena).reach.is_some() {
             true => u64::MAX,
             false if self.is_alone(arena) => LEAST.max(self.most_uncovered()),
-            false => SMALL_MAX,
+            false => LONG,
         }
     }
 
@@ -316,6 +317,12 @@ impl Heap {
                 }
             }
         }
+    }
+
+    /// Blocks that the caches for a stream have kept since they were opened. One that a batch took and put back is not counted.
+    pub(super) fn kept_for(&self, arena: u32) -> u64 {
+        let caches = self.caches.all.iter().filter(|cache| cache.arena == arena);
+        caches.map(|cache| cache.counts().kept).fold(0, u64::wrapping_add)
     }
 
     fn of_interest(&self, wanted: impl Fn(&Cache) -> bool) -> Vec<Arc<Cache>> {

@@ -63,6 +63,8 @@ pub struct Heap {
     pub(super) known: u32,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
+    /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
+    pub(super) uncovered: u64,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// Captures whose graphs the backend was asked to watch, the latest last; as many as are likely to be in progress.
@@ -125,6 +127,7 @@ impl Heap {
             latest: COMMON,
             known: 0,
             serving: NOBODY,
+            uncovered: 0,
             released: VecDeque::new(),
             watched: VecDeque::with_capacity(WATCHED),
             spare_arena: None,

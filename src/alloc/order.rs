@@ -71,6 +71,8 @@ pub struct Arena {
     pub reach: Option<StreamHandle>,
     /// Caches of threads for this stream.
     pub caches: u32,
+    /// Blocks that they had kept when the pool last recorded an event by itself.
+    pub(super) kept: u64,
     /// The host knows all work before this free to be complete.
     pub completed: u64,
     /// Numbers of other streams that this one waits for.
@@ -90,6 +92,8 @@ pub struct Arena {
     pub strays: StrayList,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
+    /// Of these bytes, those of strays.
+    pub(super) unrecorded_strays: u64,
 }
 
 impl Arena {
@@ -105,6 +109,7 @@ impl Arena {
             clock: Arc::default(),
             reach: None,
             caches: 0,
+            kept: 0,
             completed: 0,
             knows: FxHashMap::default(),
             events: VecDeque::with_capacity(EVENTS + 2),
@@ -116,6 +121,7 @@ impl Arena {
             strays: StrayList::default(),
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
+            unrecorded_strays: 0,
         }
     }
 
@@ -164,6 +170,7 @@ impl Arena {
         }
         if self.recorded() >= self.seq {
             (self.unrecorded_bytes, self.unrecorded_frees, self.wanted) = (0, 0, false);
+            self.unrecorded_strays = 0;
         }
         if self.events.len() > EVENTS {
             let last = self.events.len() - 1;
@@ -286,11 +293,16 @@ impl Heap {
         let mut all = Vec::new();
         for stream in self.streams().filter(|&stream| but != Some(stream)) {
             let arena = self.arena_mut(stream);
-            if let Some(name) = arena.reach
-                && (arena.caches > 0 || arena.recorded() < arena.seq)
-            {
+            let (Some(name), line, numbered) = (arena.reach, arena.id, arena.recorded() < arena.seq) else {
+                continue;
+            };
+            // before the number is read: what is kept from now on may have a later one
+            let kept = self.kept_for(stream);
+            let arena = self.arena_mut(stream);
+            if numbered || arena.kept != kept {
+                arena.kept = kept;
                 arena.advance();
-                all.push((stream, arena.id, name, arena.seq));
+                all.push((stream, line, name, arena.seq));
             }
         }
         all
@@ -298,8 +310,10 @@ impl Heap {
 
     /// Streams of that name are beyond reach from now on.
     pub fn lose_reach(&mut self, name: StreamHandle) {
-        for arena in self.arenas.iter_mut().flatten() {
-            arena.reach = arena.reach.filter(|&reach| reach != name);
+        for stream in self.streams() {
+            if self.arena(stream).reach == Some(name) {
+                self.set_reach(stream, None);
+            }
         }
     }
 
@@ -307,7 +321,10 @@ impl Heap {
     /// forgotten, and may even be back under another index, with numbers of its own.
     pub fn add_event(&mut self, stream: u32, event: Event, covers: u64, dropped: &mut Vec<Event>) {
         match self.arenas[stream as usize].as_mut() {
-            Some(arena) => arena.add_event(event, covers, self.reuse.opportunistic, dropped),
+            Some(arena) => {
+                arena.add_event(event, covers, self.reuse.opportunistic, dropped);
+                self.count_uncovered(stream);
+            }
             None => dropped.push(event),
         }
     }
@@ -347,6 +364,7 @@ impl Heap {
                 {
                     dropped.push(arena.events.pop_front().expect("an event").0);
                 }
+                self.count_uncovered(stream);
             }
         }
     }

@@ -77,8 +77,8 @@ impl Pool {
 pub(super) fn index(heap: &mut Heap, stream: Named) -> u32 {
     let Some(line) = stream.line else { return COMMON };
     let index = heap.stream(line);
-    if stream.reach && line.capture.is_none() {
-        heap.arena_mut(index).reach = Some(stream.handle);
+    if stream.reach && line.capture.is_none() && heap.arena(index).reach != Some(stream.handle) {
+        heap.set_reach(index, Some(stream.handle));
     }
     index
 }

@@ -20,7 +20,7 @@ impl Pool {
         if self.books().is_ok_and(|heap| heap.stats.pending > 0)
             && let Some(_grow) = self.grow.try_lock()
         {
-            self.poll(None, true);
+            self.poll(None, true, false);
         }
     }
 

@@ -250,8 +250,9 @@ impl Pool {
             (heap.reuse.opportunistic, stream)
         };
         let mut any = if opportunistic {
-            self.cover((!own).then_some(stream));
-            self.poll(Some(stream), own)
+            let recorded = self.cover((!own).then_some(stream));
+            // growth, which is what comes next, costs more than to look again
+            self.poll(Some(stream), own, own || recorded)
         } else {
             self.confirm(&Clock::new(), Some(stream))
         };
@@ -417,10 +418,17 @@ impl Pool {
         let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
         heap.come_to_rest(index, !near);
+        let hands_over = heap.has_several_streams() && heap.reuse.opportunistic;
         drop(heap);
+        if hands_over {
+            // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
+            self.cover(None);
+            self.poll(None, true, true);
+            self.books()?.sort_bins();
+        }
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
-            self.poll(None, true);
+            self.poll(None, true, false);
             let _ = self.give_back(0, largest + 1);
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
-/// How long an event on an idle stream may take to be complete. Growth, which is what comes next, costs more.
+/// How long events on idle streams may take to be complete. Growth, which is what comes next, costs more.
 const NOTICE: Duration = Duration::from_micros(20);
 
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
@@ -128,14 +128,13 @@ impl Pool {
         }
     }
 
-    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers, and gives the
-    /// queued work the moment that it takes to notice if there was none. Returns whether anything was recorded. The caller
-    /// holds `grow`, which keeps a stream from being given up meanwhile.
+    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers. Returns whether
+    /// anything was recorded. The caller holds `grow`, which keeps a stream from being given up meanwhile.
     pub(super) fn cover(&self, but: Option<u32>) -> bool {
         let Ok(mut heap) = self.books() else { return false };
         let uncovered = heap.uncovered(but);
         drop(heap);
-        let mut newest = None;
+        let mut any = false;
         for (index, line, name, covers) in uncovered {
             // the context that makes a built-in stream this one may not be current
             if self.backend.timeline(name) != Ok(line) {
@@ -146,45 +145,49 @@ impl Pool {
             };
             let Ok(mut heap) = self.books() else { return false };
             heap.add_event(index, event, covers, &mut self.stale.lock());
-            newest = Some((event, (index, covers)));
+            any = true;
         }
-        let Some((event, moment)) = newest else {
-            return false;
-        };
-        let start = Instant::now();
-        while event != Event::COMPLETE && start.elapsed() < NOTICE {
-            match self.backend.query(event) {
-                Ok(false) => std::hint::spin_loop(),
-                Ok(true) => {
-                    if let Ok(mut heap) = self.books() {
-                        heap.complete(&[moment], &mut self.stale.lock());
-                    }
-                    break;
-                }
-                Err(_) => break,
-            }
-        }
-        true
+        any
     }
 
     /// Looks which events are complete, and makes what they cover everybody's, but for what the stream that `asks` has
-    /// freed; at its events only if its `own` matter. The caller holds `grow`.
-    pub(super) fn poll(&self, asks: Option<u32>, own: bool) -> bool {
+    /// freed; at its events only if its `own` matter. If it is `patient` it gives the streams the moment that it takes to
+    /// notice that there was no work. The caller holds `grow`.
+    pub(super) fn poll(&self, asks: Option<u32>, own: bool, patient: bool) -> bool {
         let Ok(heap) = self.books() else { return false };
-        let waiting: Vec<(u32, Vec<(Event, u64)>)> = heap
-            .streams()
-            .filter(|&stream| own || asks != Some(stream))
-            .map(|stream| (stream, heap.arena(stream).events.iter().copied().collect()))
+        let streams = heap.streams().filter(|&stream| own || asks != Some(stream));
+        let waiting: Vec<(u32, bool, Vec<_>)> = streams
+            .map(|stream| {
+                let arena = heap.arena(stream);
+                // the stream that asks has likely got work by now, unless the event was recorded just for this
+                let patient = patient && (asks != Some(stream) || arena.reach.is_some());
+                (stream, patient, arena.events.iter().copied().collect())
+            })
             .collect();
         drop(heap);
+        let start = Instant::now();
         let mut done = Clock::new();
-        for (stream, events) in waiting {
-            let complete = |event: &&(Event, u64)| self.backend.query(event.0) == Ok(true);
-            // when the newest is complete, all are
-            let newest = events.last().filter(complete);
-            if let Some(last) = newest.or_else(|| events.iter().take_while(complete).last()) {
-                done.push((stream, last.1));
+        for (stream, patient, events) in waiting {
+            let Some(&(event, newest)) = events.last() else {
+                continue;
+            };
+            let mut answer = self.backend.query(event);
+            while answer == Ok(false) && patient && start.elapsed() < NOTICE {
+                std::hint::spin_loop();
+                answer = self.backend.query(event);
             }
+            if answer == Ok(true) {
+                done.push((stream, newest)); // when the newest is complete, all are
+                continue;
+            }
+            let complete = |event: &&(Event, u64)| self.backend.query(event.0) == Ok(true);
+            done.extend(
+                events
+                    .iter()
+                    .take_while(complete)
+                    .last()
+                    .map(|event| (stream, event.1)),
+            );
         }
         self.confirm(&done, asks)
     }

@@ -136,7 +136,7 @@ impl Pool {
         }
         heap.flush(Whose::All, |_| false);
         drop(heap);
-        self.poll(None, true);
+        self.poll(None, true, false);
         // what cannot be given back now stays until the next time
         let _ = self.give_back(keep, 0);
     }

@@ -27,8 +27,8 @@ impl Pool {
         self.give_back_chunks(false);
         let _grow = self.grow.lock();
         self.hear_of_graphs();
-        self.cover(None);
-        self.poll(None, true);
+        let recorded = self.cover(None);
+        self.poll(None, true, recorded);
         let mut heap = self.books()?;
         heap.forget_need();
         heap.flush(Whose::All, |_| false);
@@ -68,8 +68,8 @@ impl Pool {
             return;
         }
         let Some(_grow) = self.grow.try_lock() else { return };
-        self.cover(None);
-        self.poll(None, true);
+        let recorded = self.cover(None);
+        self.poll(None, true, recorded);
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;
         heap.flush(Whose::All, |_| false);

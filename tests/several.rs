@@ -1,0 +1,163 @@
+//! Several streams in a pool: what they hand to each other is found again round by round, what each keeps for itself costs
+//! no events, and what those leave that never call again is bounded.
+
+mod common;
+#[path = "../benches/trace/mod.rs"]
+#[allow(dead_code)] // the benchmark uses more of it
+mod trace;
+
+use common::random::Random;
+use common::{K, M, config};
+use std::sync::Arc;
+use trace::late::Late;
+use weir::backend::call::Call;
+use weir::backend::counting::Counting;
+use weir::base::units::{Addr, StreamHandle};
+use weir::pool::{Pool, ThreadCache};
+
+/// A pool on whose streams nothing is queued: events are complete as soon as somebody looks. 0 is a built-in stream.
+fn pool(declared: bool) -> (Pool, Arc<Late>) {
+    let memory = Late::new(Counting::new(true), 0);
+    let mut config = config();
+    config.declared_streams = declared;
+    (Pool::new(config, memory.clone()).expect("a pool"), memory)
+}
+
+fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64, stream: usize) -> Addr {
+    let at = cache.alloc(bytes, 0).map(Ok);
+    at.unwrap_or_else(|| pool.alloc_beside(Some(cache), bytes, 0, StreamHandle(stream)))
+        .expect("memory")
+}
+
+fn free(pool: &Pool, cache: &ThreadCache, at: Addr, stream: usize) {
+    if cache.free(at).is_none() {
+        pool.free_beside(Some(cache), at, StreamHandle(stream))
+            .expect("a live block");
+    }
+}
+
+fn open(pool: &Pool, stream: usize) -> ThreadCache {
+    pool.open_cache(StreamHandle(stream)).expect("a cache")
+}
+
+#[test]
+fn streams_that_hand_memory_to_each_other_come_to_rounds_without_page_calls() {
+    let trace = trace::load("traces/prefetch-streams.trace.gz");
+    for (declared, most) in [(false, 1800), (true, 750)] {
+        let (pool, memory) = pool(declared);
+        let streams: Vec<_> = (0..trace.streams)
+            .map(|stream| trace::Stream::of(&pool, StreamHandle(stream)))
+            .collect();
+        let calls = || [Call::Create, Call::Map, Call::Unmap].map(|call| memory.calls(call));
+        let events = || memory.calls(Call::Record) + memory.calls(Call::Query);
+        let mut rounds = Vec::new();
+        for _ in 0..10 {
+            let (before, asked) = (calls(), events());
+            let (_, failed) = trace::replay(&pool, &trace, &streams, || ());
+            assert_eq!(failed, 0);
+            pool.validate();
+            let after = calls();
+            rounds.push(([0, 1, 2].map(|call| after[call] - before[call]), events() - asked));
+        }
+        assert!(rounds[0].0[0] > 0);
+        for (pages, events) in &rounds[6..] {
+            assert_eq!(*pages, [0; 3], "declared: {declared}, {rounds:?}");
+            assert!(*events <= most, "declared: {declared}, {rounds:?}");
+        }
+        let held = pool.stats().expect("stats").reserved_peak as f64 / trace.peak as f64;
+        assert!(held <= 1.03, "{held} times what was live, declared: {declared}");
+    }
+}
+
+#[test]
+fn streams_with_what_they_need_record_no_events() {
+    let (pool, memory) = pool(false);
+    let mut random = Random(3);
+    let mut lines: Vec<(usize, ThreadCache, Vec<Addr>)> = (1..5)
+        .map(|stream| (stream, open(&pool, stream), Vec::new()))
+        .collect();
+    let mut turn = |random: &mut Random, steps: u64| {
+        let before = memory.calls(Call::Record);
+        for _ in 0..steps {
+            for (stream, cache, blocks) in &mut lines {
+                if blocks.len() == 32 {
+                    let at = blocks.swap_remove(random.below(32) as usize);
+                    free(&pool, cache, at, *stream);
+                }
+                let bytes = 256 + random.below(256 * K);
+                blocks.push(alloc(&pool, cache, bytes, *stream));
+            }
+        }
+        pool.validate();
+        memory.calls(Call::Record) - before
+    };
+    turn(&mut random, 20_000);
+    let records = turn(&mut random, 20_000);
+    assert!(records <= 800, "{records} events for 80,000 frees");
+    for (stream, cache, blocks) in &mut lines {
+        blocks.drain(..).for_each(|at| free(&pool, cache, at, *stream));
+        pool.close_cache(cache);
+    }
+}
+
+#[test]
+fn what_streams_leave_that_never_call_again_is_bounded() {
+    let (pool, _) = pool(false);
+    // at once, so that each has memory of its own
+    let blocks: Vec<(usize, Addr)> = (0..120)
+        .map(|number| {
+            let stream = 1 + number % 40;
+            let at = pool.alloc(8 * M, 0, StreamHandle(stream)).expect("memory");
+            (stream, at)
+        })
+        .collect();
+    let before = pool.stats().expect("stats").reserved;
+    for (stream, at) in blocks {
+        pool.free(at, StreamHandle(stream)).expect("a live block");
+        pool.validate();
+    }
+    let next = StreamHandle(41);
+    let blocks: Vec<Addr> = (0..120)
+        .map(|_| pool.alloc(8 * M, 0, next).expect("memory"))
+        .collect();
+    let after = pool.stats().expect("stats").reserved;
+    assert!(
+        after as f64 <= before as f64 * 1.03,
+        "{before} B were held, and {after} B later"
+    );
+    for at in blocks {
+        pool.free(at, next).expect("a live block");
+    }
+}
+
+/// What threads keep has no number until somebody looks, and whether there is anything new is seen by how much they kept.
+#[test]
+fn a_stream_that_has_freed_nothing_is_asked_for_no_event() {
+    let (pool, memory) = pool(true);
+    let mut cache = open(&pool, 1);
+    let keep_three = |cache: &ThreadCache| {
+        let blocks = [K, 2 * K, 3 * K].map(|bytes| alloc(&pool, cache, bytes, 1));
+        blocks.iter().for_each(|&at| free(&pool, cache, at, 1));
+    };
+    // grows, so that it asks for all there is
+    let mut held = Vec::new();
+    let mut miss = || {
+        let before = memory.calls(Call::Record);
+        held.push(pool.alloc(256 * M, 0, StreamHandle(2)).expect("memory"));
+        memory.calls(Call::Record) - before
+    };
+    keep_three(&cache);
+    assert_eq!(miss(), 1);
+    assert_eq!(miss(), 0, "nothing was freed since");
+    // as many as the closed one had kept
+    pool.close_cache(&cache);
+    miss();
+    cache = open(&pool, 1);
+    keep_three(&cache);
+    assert_eq!(miss(), 1, "there is something new");
+    assert_eq!(miss(), 0);
+    pool.close_cache(&cache);
+    for at in held {
+        pool.free(at, StreamHandle(2)).expect("a live block");
+    }
+}
