@@ -79,6 +79,7 @@ impl Slot {
 }
 
 /// What a thread has.
+#[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Caches {
     slots: [Slot; SLOTS],
     /// The pool that it called last. It stays borrowed while that is called.
