@@ -111,10 +111,8 @@ Life live(const Measure &measure, const Trace &trace, Replay &replay) {
         life.counted = adaptor.driver_calls(now);
         life.calls[i] = static_cast<double>(now - before);
         before = now;
-        if (i == 0) {
-            life.ratio = static_cast<double>(adaptor.reserved_peak()) / static_cast<double>(trace.peak_live);
-        }
     }
+    life.ratio = static_cast<double>(adaptor.reserved_peak()) / static_cast<double>(trace.peak_live);
     std::vector<double> each = life.served ? replay.run_each() : std::vector<double>();
     life.served = !each.empty();
     if (life.served) {

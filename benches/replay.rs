@@ -3,8 +3,9 @@
 //! it holds, and what its page calls would cost on a GPU. *Kept* are the mappings there are after the replay.
 //!
 //! `cargo bench --bench replay -- [--capacity X] [--replays N] [--check] [--host] [--slack S] [--one-page]
-//! [--with-addresses] [--late MICROSECONDS] [--declared] FILE.trace.gz...`; with `--one-page` every block lies in one page, with
-//! `--with-addresses` memory comes with its address, with `--late` events are complete so long after they were recorded.
+//! [--with-addresses] [--late MICROSECONDS] [--declared] [--synchronize] FILE.trace.gz...`; with `--one-page` every block lies in one page, with
+//! `--with-addresses` memory comes with its address, with `--late` events are complete so long after they were recorded,
+//! and with `--synchronize` the host waits for the device after each replay.
 
 mod trace;
 
@@ -31,7 +32,7 @@ fn priced(now: &Stats, before: &Stats, with_addresses: bool) -> f64 {
 
 fn main() {
     let (mut capacity, mut replays, mut check, mut files, mut host) = (None, 5, false, Vec::new(), false);
-    let (mut with_addresses, mut late) = (false, None);
+    let (mut with_addresses, mut late, mut synchronize) = (false, None, false);
     let mut config = Config::default();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -46,6 +47,7 @@ fn main() {
             "--one-page" => config.blocks_in_one_page = true,
             "--with-addresses" => with_addresses = true,
             "--late" => late = Some(value().parse::<f64>().expect("microseconds")),
+            "--synchronize" => synchronize = true,
             "--declared" => config.declared_streams = true,
             "--bench" => {}
             _ => files.push(arg),
@@ -101,6 +103,9 @@ fn main() {
                 }
             };
             let (nanos, failed) = replay(&pool, &trace, &named, after);
+            if synchronize {
+                pool.synchronized(pool.mark_all());
+            }
             let now = pool.stats().expect("stats");
             println!(
                 "{:<22} {:>2} {:>8.1} {:>9.1} {:>9.1} {:>7.4} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8.2} {:>6}",

@@ -43,7 +43,12 @@ fn open(pool: &Pool, stream: usize) -> ThreadCache {
 #[test]
 fn streams_that_hand_memory_to_each_other_come_to_rounds_without_page_calls() {
     let trace = trace::load("traces/prefetch-streams.trace.gz");
-    for (declared, most) in [(false, 1800), (true, 750)] {
+    for (declared, synchronizes, most) in [
+        (false, false, 1800),
+        (true, false, 750),
+        (false, true, 1800),
+        (true, true, 750),
+    ] {
         let (pool, memory) = pool(declared);
         let streams: Vec<_> = (0..trace.streams)
             .map(|stream| trace::Stream::of(&pool, StreamHandle(stream)))
@@ -55,14 +60,18 @@ fn streams_that_hand_memory_to_each_other_come_to_rounds_without_page_calls() {
             let (before, asked) = (calls(), events());
             let (_, failed) = trace::replay(&pool, &trace, &streams, || ());
             assert_eq!(failed, 0);
+            if synchronizes {
+                pool.synchronized(pool.mark_all());
+            }
             pool.validate();
             let after = calls();
             rounds.push(([0, 1, 2].map(|call| after[call] - before[call]), events() - asked));
         }
         assert!(rounds[0].0[0] > 0);
         for (pages, events) in &rounds[6..] {
-            assert_eq!(*pages, [0; 3], "declared: {declared}, {rounds:?}");
-            assert!(*events <= most, "declared: {declared}, {rounds:?}");
+            let what = || format!("declared: {declared}, synchronizes: {synchronizes}, {rounds:?}");
+            assert_eq!(*pages, [0; 3], "{}", what());
+            assert!(*events <= most, "{}", what());
         }
         let held = pool.stats().expect("stats").reserved_peak as f64 / trace.peak as f64;
         assert!(held <= 1.03, "{held} times what was live, declared: {declared}");

@@ -13,6 +13,7 @@
 //! Callers: `Pool::alloc` asks whether it is time; `pool::miss`, holding `Grow` throughout and `Heap` while in here,
 //! does the rest.
 
+use super::flush::Whose;
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
 use super::page::{MappingId, PageId};
@@ -193,6 +194,14 @@ impl Heap {
         self.rest.allocations = self.stats.allocations;
         self.rest.begin_round(self.used_now(), self.allocations());
         self.rest.taken(self.used_now());
+    }
+
+    /// All work is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
+    /// keep, and in which order extents became everybody's, differs from round to round, and with it where each block lies.
+    pub fn tidy(&mut self) {
+        self.flush(Whose::All, |_| false);
+        self.flush_slabs();
+        self.sort_bins();
     }
 
     /// An allocation is about to be made: has the pool come to rest? Where blocks come and go in no order that is only when

@@ -16,7 +16,17 @@ const NOTICE: Duration = Duration::from_micros(20);
 
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
 #[derive(Clone, Debug, Default)]
-pub struct Mark(Clock);
+pub struct Mark {
+    clock: Clock,
+    /// All streams are in it.
+    whole: bool,
+}
+
+impl Mark {
+    fn of(clock: Clock) -> Mark {
+        Mark { clock, whole: false }
+    }
+}
 
 impl Pool {
     /// Takes a mark before an event is recorded on `stream`, or before the host synchronises with it.
@@ -27,7 +37,7 @@ impl Pool {
         let Ok(mut heap) = self.books() else {
             return Mark::default();
         };
-        Mark(
+        Mark::of(
             heap.known_stream(line)
                 .map(|index| heap.clock(index))
                 .unwrap_or_default(),
@@ -37,21 +47,24 @@ impl Pool {
     /// Takes a mark before the host synchronises with `event`.
     pub fn mark_event(&self, event: EventHandle) -> Mark {
         self.books()
-            .map(|heap| Mark(heap.event_clock(event)))
+            .map(|heap| Mark::of(heap.event_clock(event)))
             .unwrap_or_default()
     }
 
     /// Takes a mark before the host synchronises with the whole device.
     pub fn mark_all(&self) -> Mark {
         self.books()
-            .map(|mut heap| Mark(heap.clock_of_all()))
+            .map(|mut heap| Mark {
+                clock: heap.clock_of_all(),
+                whole: true,
+            })
             .unwrap_or_default()
     }
 
     /// The user recorded `event` on the stream that `mark` was taken of before.
     pub fn event_recorded(&self, event: EventHandle, mark: Mark) {
         if let Ok(mut heap) = self.books() {
-            heap.remember_event(event, mark.0);
+            heap.remember_event(event, mark.clock);
         }
     }
 
@@ -61,9 +74,9 @@ impl Pool {
             return;
         };
         let Ok(mut heap) = self.books() else { return };
-        if heap.reuse.event_dependencies && !mark.0.is_empty() {
+        if heap.reuse.event_dependencies && !mark.clock.is_empty() {
             let index = index(&mut heap, stream);
-            heap.learn(index, &mark.0);
+            heap.learn(index, &mark.clock);
         }
     }
 
@@ -77,8 +90,12 @@ impl Pool {
     /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
     pub fn synchronized(&self, mark: Mark) {
         let Ok(mut heap) = self.books() else { return };
-        heap.complete(&mark.0, &mut self.stale.lock());
+        let tidies = mark.whole && heap.has_several_streams();
+        heap.complete(&mark.clock, &mut self.stale.lock());
         heap.absorb_complete(None);
+        if tidies {
+            heap.tidy();
+        }
         self.keep_to_threshold(heap);
     }
 
@@ -204,7 +221,7 @@ impl Pool {
 
     /// Waits for all queued work, and makes everything freed before it everybody's. The caller holds `grow`.
     pub(super) fn wait_for_all(&self) -> bool {
-        let Mark(clock) = self.mark_all();
+        let Mark { clock, .. } = self.mark_all();
         match self.backend.synchronize_all() {
             Ok(()) => self.confirm(&clock, None),
             Err(BackendError::Capturing(_)) => self.wait_for_events(),
