@@ -64,6 +64,9 @@ static void a_slow_stream_holds_back_nobody(void) {
     stream_end(quick);
     eventually(&quick_count, 1);
     CHECK_EQUAL(atomic_load(&slow_count), 0);
+    if (check_under("sanitizer")) {
+        atomic_store(&g.open, 1); /* under compute-sanitizer a stream's end waits for its work */
+    }
     stream_end(slow);
     atomic_store(&g.open, 1);
     eventually(&slow_count, 1);
