@@ -239,7 +239,11 @@ nvtx() {
 copies() {
     WEIR_TEST_MEMORY=device COPY_RATES_GOALS=1 "$tests/copy_rates" | tee "$out/copies.said"
     local status=$?
-    echo "note: $(grep '^staged' "$out/copies.said")"
+    local torch='no PyTorch'
+    if python3 -c 'import torch' 2>/dev/null; then
+        torch=$(python3 scripts/gpu-pinned.py) || status=1
+    fi
+    echo "note: $(grep '^staged' "$out/copies.said"); $torch"
     return $status
 }
 hazard() {
