@@ -173,10 +173,10 @@ impl Rest {
 
 impl Heap {
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
-    /// Does nothing if the pool has just grown and may be `left` as it is.
-    pub fn come_to_rest(&mut self, stream: u32, left: bool) {
+    /// Does nothing if the pool has just grown and may be `left` as it is. Returns whether it did anything.
+    pub fn come_to_rest(&mut self, stream: u32, left: bool) -> bool {
         if self.rest.passes(self.needed) && left {
-            return;
+            return false;
         }
         self.flush_slabs();
         self.absorb_common(stream);
@@ -194,6 +194,7 @@ impl Heap {
         self.rest.allocations = self.stats.allocations;
         self.rest.begin_round(self.used_now(), self.allocations());
         self.rest.taken(self.used_now());
+        true
     }
 
     /// All work is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads

@@ -417,8 +417,8 @@ impl Pool {
         let near = self.is_tight(peak);
         let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
-        heap.come_to_rest(index, !near);
-        let hands_over = heap.has_several_streams() && heap.reuse.opportunistic;
+        let rests = heap.come_to_rest(index, !near);
+        let hands_over = rests && heap.has_several_streams() && heap.reuse.opportunistic;
         drop(heap);
         if hands_over {
             // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
