@@ -223,10 +223,7 @@ static job *job_again(job *j) {
 static void storm(void) {
     enum { STREAMS = 4, LIVE = 24, JOBS = 128 };
     const int steps = check_under("valgrind") ? 400 : 4000;
-    /* memory that cannot be mapped elsewhere may be in pieces: a small block in each segment is enough */
-    const char *kind = getenv("WEIR_DEVICE_MEMORY");
-    const size_t limit = (kind != NULL && strcmp(kind, "plain") == 0 ? 48 : 24) * MiB;
-    weir_pool *pool = pool_with(limit, EVENTS | OPPORTUNISTIC | INTERNAL);
+    weir_pool *pool = pool_with(24 * MiB, EVENTS | OPPORTUNISTIC | INTERNAL);
     weir_stream streams[STREAMS];
     struct {
         void *p;
@@ -261,7 +258,7 @@ static void storm(void) {
         j->ms = (random >> 56) % 64 == 0;
         queue_write(streams[live[k].stream], j);
         if (step % 256 == 0) {
-            CHECK(CHECK_STATS(pool).reserved_bytes <= limit);
+            CHECK(CHECK_STATS(pool).reserved_bytes <= 24 * MiB);
         }
     }
     for (int k = 0; k < LIVE; k++) {

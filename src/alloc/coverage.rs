@@ -9,7 +9,9 @@
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
 //!
-//! What threads keep for such streams (`cache`) is not counted before it comes back to the heap.
+//! What threads keep for such streams (`cache`) is not counted before it comes back to the heap, and then joins what lies beside
+//! it, covered or not, unless the stream was alone when it kept it. Strays are counted for their own stream only, and a stream
+//! with less than `EVENT_BYTES` not at all.
 //!
 //! Invariants: `Arena::uncovered` is the sum of a stream's free extents with numbers above `counted_from`, and
 //! `Heap::uncovered` that of all streams beyond reach.

@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const COMMON: u32 = 0;
 /// Events kept per stream; past that every other one is dropped, and its frees wait for the next.
 const EVENTS: usize = 16;
-/// Freed bytes that are worth an event: any block that is no slab's. An extent that took in a block without one
-/// would be out of other streams' reach as a whole, and another stream may come at any time.
+/// Freed bytes that are worth an event where memory is short or nothing is in use, and the least anywhere (`coverage`): any
+/// block that is no slab's. An extent that took in a block without one would be out of other streams' reach as a whole.
 pub(super) const EVENT_BYTES: u64 = 32 << 10;
 /// Frees that are worth an event however small they are.
 pub(super) const EVENT_FREES: u32 = 64;

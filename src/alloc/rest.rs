@@ -197,7 +197,7 @@ impl Heap {
         true
     }
 
-    /// All work is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
+    /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
     /// keep, and in which order extents became everybody's, differs from round to round, and with it where each block lies.
     pub fn tidy(&mut self) {
         self.flush(Whose::All, |_| false);

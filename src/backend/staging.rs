@@ -227,7 +227,7 @@ impl Run {
         self.given_up.store(true, Ordering::SeqCst);
         self.threads.ring();
         for thread in threads {
-            // its panic has been printed, and a part that is missing has kept the caller from ending well
+            // copying does not panic: a part that is missing would have kept the caller waiting
             let _ = thread.join();
         }
         outcome

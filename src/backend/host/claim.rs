@@ -3,7 +3,7 @@
 //!
 //! Such a lock is an open file's and lasts as long as any descriptor of it, so the file is opened anew for it, and nobody is
 //! handed the descriptor. A forked child has it all the same, and closes it before `fork` returns there; `OURS` has a bit for
-//! each. (A fork between the opening and the bit is the one that gets away, and keeps the lock as long as it lives.)
+//! each. (A fork between the opening and the bit gets away, and one between the bit and the closing: it keeps the lock as long as it lives.)
 //!
 //! Invariant: whoever clears a descriptor's bit closes it.
 //!
