@@ -238,7 +238,7 @@ impl Pool {
         {
             return Ok(Addr(at));
         }
-        if let Some(at) = heap.alloc(bytes, align, index) {
+        if let Some(at) = heap.alloc_sparingly(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             let short = heap.is_look_due();

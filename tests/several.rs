@@ -13,6 +13,7 @@ use trace::late::Late;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
 use weir::pool::{Pool, ThreadCache};
 
 /// A pool on whose streams nothing is queued: events are complete as soon as somebody looks. 0 is a built-in stream.
@@ -169,4 +170,37 @@ fn a_stream_that_has_freed_nothing_is_asked_for_no_event() {
     for at in held {
         pool.free(at, StreamHandle(2)).expect("a live block");
     }
+}
+
+/// Near the limit extents of pages that stay apart are not cut while other streams have shorter ones, nor are blocks kept.
+#[test]
+fn near_its_limit_a_pool_spares_what_cannot_be_put_together() {
+    let mut failed = Vec::new();
+    for seed in 1..=20 {
+        let memory = Late::new(Counting::new(true), 0);
+        let config = Config {
+            max_bytes: 24 * M,
+            blocks_in_one_page: true,
+            ..config()
+        };
+        let pool = Pool::new(config, memory.clone()).expect("a pool");
+        let caches: Vec<_> = (1..=4).map(|stream| open(&pool, stream)).collect();
+        let mut random = Random(seed);
+        let mut live = [None; 24];
+        for step in 0..4000 {
+            let place = random.below(live.len() as u64) as usize;
+            if let Some((at, stream)) = live[place].take() {
+                free(&pool, &caches[stream - 1], at, stream);
+            }
+            let most = if random.below(8) == 0 { 2 * M } else { 64 * K };
+            let (bytes, stream) = (1 + random.below(most), 1 + random.below(4) as usize);
+            let cache = &caches[stream - 1];
+            let at = cache.alloc(bytes, 0).map(Ok);
+            match at.unwrap_or_else(|| pool.alloc_beside(Some(cache), bytes, 0, StreamHandle(stream))) {
+                Ok(at) => live[place] = Some((at, stream)),
+                Err(error) => failed.push(format!("{seed} {step} {error}")),
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} {failed:#?}", failed.len());
 }

@@ -18,9 +18,13 @@ use super::node::NIL;
 use super::order::COMMON;
 use super::page::PageId;
 use super::plan::{Fill, Sources};
-use super::size::round_up;
+use super::size::{class_of, round_up};
 use super::transit::Plan;
 use crate::base::units::PageHandle;
+
+/// An extent is spared if there may be one that is no more than this part of it. (24 blocks of up to 2 MiB on four streams
+/// under a limit of 24 MiB, two million requests: 97 failed before, 21 with a fourth, 13 with this.)
+const SPARED: u64 = 2;
 
 impl Heap {
     /// Do pages that must stay apart meet at this address?
@@ -66,6 +70,38 @@ impl Heap {
         self.pages.come_home(mapping, bytes);
         self.stats.idle -= bytes;
         self.put_free(node, COMMON);
+    }
+
+    /// Allocates from what is free for `stream`. But near the limit gives nothing if that would cut an extent while other streams
+    /// have a shorter one that is long enough, which may be everybody's by now: no page will move here to where the long one was.
+    #[inline(always)]
+    pub fn alloc_sparingly(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
+        match self.apart && self.would_waste(bytes, align, stream) {
+            true => None,
+            false => self.alloc(bytes, align, stream),
+        }
+    }
+
+    #[inline(never)]
+    fn would_waste(&self, bytes: u64, align: u64, stream: u32) -> bool {
+        if !self.is_crowded() || !self.has_several_streams() || !self.reuse.opportunistic {
+            return false;
+        }
+        let has_slab = |class| self.arena(stream).partial[class] != NIL;
+        if class_of(bytes, align).is_some_and(has_slab) {
+            return false;
+        }
+        let (len, align) = Heap::need(bytes, align);
+        let Some(found) = self.fit(len, align, stream) else {
+            return false;
+        };
+        let nodes = &self.space.nodes;
+        let least = nodes[found].len / SPARED;
+        len <= least
+            && self.arenas.iter().flatten().any(|arena| {
+                let other = arena.bins.best(nodes, len);
+                other != NIL && nodes[other].len <= least
+            })
     }
 
     /// The smallest of the pages that a failed call left without an address, if one is large enough.

@@ -235,9 +235,14 @@ impl Heap {
         self.stats.reserved > self.release_threshold
     }
 
-    /// Is the pool near its limit?
+    /// Is the pool near its limit? Where pages stay apart it is when they are, whatever is in use of them.
     pub(super) fn is_crowded(&self) -> bool {
-        self.needed > self.crowded
+        let much = if self.apart {
+            self.stats.reserved
+        } else {
+            self.needed
+        };
+        much > self.crowded
     }
 
     /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.

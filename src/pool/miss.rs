@@ -129,16 +129,19 @@ impl Pool {
     fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         self.books()?.stats.misses += 1;
         self.pressure.begin_miss();
-        if let Some(at) = self.again(request)? {
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        let at = heap.alloc_sparingly(request.bytes, request.align, stream);
+        drop(heap);
+        if let Some(at) = at {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
         if let Some(at) = self.as_before(request)? {
             return Ok(Some(at));
         }
-        if self.learn_what_is_safe(request, false)?
-            && let Some(at) = self.again(request)?
-        {
+        self.learn_what_is_safe(request, false)?;
+        if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
         if let Some(at) = self.grow_a_little(grow, request)? {
