@@ -168,10 +168,7 @@ impl Arena {
         } else {
             self.events.push_back((event, covers));
         }
-        if self.recorded() >= self.seq {
-            (self.unrecorded_bytes, self.unrecorded_frees, self.wanted) = (0, 0, false);
-            self.unrecorded_strays = 0;
-        }
+        self.note_covered();
         if self.events.len() > EVENTS {
             let last = self.events.len() - 1;
             let mut index = 0;
@@ -183,6 +180,14 @@ impl Arena {
                 }
                 keep
             });
+        }
+    }
+
+    /// If all that it freed is covered nobody needs an event.
+    fn note_covered(&mut self) {
+        if self.recorded() >= self.seq {
+            (self.unrecorded_bytes, self.unrecorded_frees, self.wanted) = (0, 0, false);
+            self.unrecorded_strays = 0;
         }
     }
 
@@ -364,6 +369,7 @@ impl Heap {
                 {
                     dropped.push(arena.events.pop_front().expect("an event").0);
                 }
+                arena.note_covered();
                 self.count_uncovered(stream);
             }
         }
