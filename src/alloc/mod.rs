@@ -16,6 +16,7 @@ pub mod capture;
 pub mod check;
 pub mod coverage;
 pub mod directory;
+pub mod donors;
 pub mod extents;
 pub mod flush;
 pub mod gate;

@@ -21,13 +21,16 @@ use super::transit::Plan;
 
 /// Free extents, and holes, looked at as the beginning of a window.
 const LOOK: usize = 24;
-/// Room wanted behind a fresh window, and pages gathered beyond what is missing, for a better fit.
+/// Room wanted behind a fresh window.
 const SPARE: u64 = 64 << 20;
 
 /// In proportion to the driver's prices: 19.5 us to map a page, of four slots mostly...
 const MISSING: u64 = 3;
 /// ...and 13 us to unmap one.
 const CONFLICT: u64 = 8;
+
+/// A window is made of pages that move if they are so many times what is created for it.
+const MOSTLY: u64 = 4;
 
 /// Where pages may come from.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +147,26 @@ impl Heap {
             window = self.fresh_window(len, align)?;
             fills = self.choose_pages(&window, stream, sources);
         }
-        Some(self.enact(&window, &fills?))
+        let fills = fills?;
+        if let Some(missing) = missing_beside_moved(&fills) {
+            return self.plan_aside(missing, stream, sources);
+        }
+        Some(self.enact(&window, &fills))
+    }
+
+    /// Plans pages of their own for what a window would lack. Created in it they would be at home there, and in the next round
+    /// small blocks would be in its way.
+    fn plan_aside(&mut self, missing: u64, stream: u32, sources: Sources) -> Option<Plan> {
+        let sources = Sources {
+            wake: false,
+            alias: false,
+            ..sources
+        };
+        let window = self.fresh_window(missing, GRAIN)?;
+        let fills = self.choose_pages(&window, stream, sources)?;
+        let mut plan = self.enact(&window, &fills);
+        plan.aside = true;
+        Some(plan)
     }
 
     /// Has the same allocation of the round before been given a window?
@@ -453,123 +475,19 @@ impl Heap {
         }
         Some(gaps)
     }
+}
 
-    /// Wholly free pages outside the window, ascending by size: loose ones, and those in free extents until there is
-    /// enough. From the longest extent down: pages next to each other stay so, and their layout may come back. But where
-    /// blocks come and go in no order, from the shortest up: long extents are of use as they are.
-    pub(super) fn donors(&self, window: &Window, stream: u32, missing: u64) -> Vec<Donor> {
-        let slot = self.space.slot();
-        let mut pages: Vec<Donor> = self
-            .pages
-            .loose
-            .iter()
-            .map(|&page| Donor {
-                page,
-                bytes: self.pages.page(page).bytes,
-                from: NIL,
-            })
-            .collect();
-        let mut sum = pages.iter().map(|page| page.bytes).sum::<u64>();
-        let compacts = self.leeway.is_any();
-        let nodes = &self.space.nodes;
-        'arenas: for arena in Heap::usable_arenas(stream) {
-            let bins = &self.arena(arena).bins;
-            let extents: Box<dyn Iterator<Item = NodeId>> = match compacts {
-                true => Box::new(bins.ascending(nodes, slot)),
-                false => Box::new(bins.descending(nodes, slot)),
-            };
-            for id in extents {
-                let (start, end) = (nodes[id].start, nodes[id].end());
-                let mut at = round_up(start, slot);
-                while at + slot <= end {
-                    let mapping = self.space.mapping_at(at);
-                    let (from, bytes) = self.pages.span(mapping);
-                    let page = self.pages.mapping(mapping).page;
-                    let whole = from >= start && from + bytes <= end;
-                    if whole && !window.overlaps(from, from + bytes) && !self.pages.page(page).taken {
-                        pages.push(Donor {
-                            page,
-                            bytes,
-                            from: mapping,
-                        });
-                        sum += bytes;
-                    }
-                    at = from + bytes;
-                }
-                if sum >= missing + SPARE {
-                    break 'arenas;
-                }
-            }
-        }
-        // of equal pages the last is taken first
-        pages.reverse();
-        pages.sort_by_key(|donor| donor.bytes);
-        pages
-    }
-
-    /// Fills the gaps from `pages` (ascending by size) and by creation. Largest pages first, since a mapping
-    /// costs the same whatever its size; a page larger than what is left only at the end of the last gap of
-    /// `open`, a window that may be exceeded.
-    pub(super) fn fill_gaps(
-        &self,
-        open: Option<&Window>,
-        gaps: &[(u64, u64)],
-        pages: &mut Vec<Donor>,
-        sources: Sources,
-        fills: &mut Vec<Fill>,
-    ) -> bool {
-        let mut budget = sources.create;
-        for (index, &(mut at, mut left)) in gaps.iter().enumerate() {
-            while left > 0 {
-                let fitting = pages.partition_point(|page| page.bytes <= left);
-                let donor = if fitting > 0 {
-                    Some(fitting - 1)
-                } else {
-                    let last = index + 1 == gaps.len() && !pages.is_empty();
-                    open.filter(|window| last && self.room(window, at) >= pages[0].bytes)
-                        .map(|_| 0)
-                };
-                let bytes = if let Some(donor) = donor {
-                    let Donor { page, bytes, from } = pages.remove(donor);
-                    fills.push(Fill::Alias {
-                        at,
-                        page,
-                        lo: 0,
-                        hi: bytes,
-                        from,
-                    });
-                    bytes
-                } else {
-                    // the largest power of two that fits, or a larger page if the window may be exceeded
-                    let fits = 1 << (63 - left.min(sources.page_max).leading_zeros());
-                    let least = sources.page_min;
-                    let ahead = fits < least && budget >= least && index + 1 == gaps.len();
-                    let ahead = ahead && open.is_some_and(|window| self.room(window, at) >= least);
-                    let bytes = if ahead { least } else { fits };
-                    if bytes > budget {
-                        return false;
-                    }
-                    budget -= bytes;
-                    fills.push(Fill::Create { at, bytes });
-                    bytes
-                };
-                at += bytes;
-                left = left.saturating_sub(bytes);
-            }
-        }
-        true
-    }
-
-    /// Unmapped bytes from `at`, inside the window, on.
-    fn room(&self, window: &Window, at: u64) -> u64 {
-        debug_assert!(at < window.end);
-        match self.space.find(at) {
-            Found::Start(id) | Found::Inside(id) if self.space.nodes[id].kind == Kind::Void => {
-                self.space.nodes[id].end() - at
-            }
-            _ => 0,
+/// Bytes to be created for a window that is made of pages which move but for these.
+fn missing_beside_moved(fills: &[Fill]) -> Option<u64> {
+    let (mut moved, mut created) = (0, 0);
+    for fill in fills {
+        match *fill {
+            Fill::Alias { lo, hi, .. } => moved += hi - lo,
+            Fill::Create { bytes, .. } => created += bytes,
+            Fill::Wake { .. } | Fill::Clear(_) => {}
         }
     }
+    (created > 0 && moved > MOSTLY * created).then_some(created)
 }
 
 /// A part of a hole within one mapping.
@@ -578,15 +496,4 @@ struct Piece {
     mapping: MappingId,
     at: u64,
     to: u64,
-}
-
-/// A wholly free page.
-#[derive(Clone, Copy, Debug)]
-pub struct Donor {
-    /// Which page.
-    pub page: PageId,
-    /// Its bytes.
-    pub bytes: u64,
-    /// Where it is at home; NIL if it is loose.
-    pub from: MappingId,
 }

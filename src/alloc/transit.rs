@@ -33,6 +33,8 @@ pub struct Plan {
     pub woken: u64,
     /// No window of this length is remembered.
     pub novel: bool,
+    /// It makes pages that the request's window lacks, in a place of their own: to be planned again.
+    pub aside: bool,
     /// Some of it comes from memory that only the asking stream may use yet.
     own: bool,
 }

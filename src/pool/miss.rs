@@ -353,7 +353,18 @@ impl Pool {
             heap.count_moves(&plan);
             grow.made += u64::from(!plan.create.is_empty());
         }
+        let aside = plan
+            .aside
+            .then(|| plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>());
         heap.settle(plan, index_now);
+        if let Some(made) = aside
+            && outcome.is_ok()
+        {
+            drop(heap);
+            let create = sources.create.saturating_sub(made);
+            let sources = Sources { create, ..sources };
+            return self.attempt(grow, len, align, stream, sources, serve);
+        }
         outcome.map(|()| Some(serve(&mut heap, index_now)))
     }
 
