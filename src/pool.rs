@@ -111,7 +111,7 @@ pub struct Pool {
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
     /// Open once the pool has been exported.
-    door: Ranked<Option<export::Door>>,
+    entrance: Ranked<export::Entrance>,
     /// Where the memory comes from, if another process has made it.
     importer: Option<Arc<Importer>>,
     /// What the device has refused.
@@ -176,7 +176,7 @@ impl Pool {
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             pressure: pressure::Pressure::new(),
-            door: Ranked::new(Rank::Door, None),
+            entrance: Ranked::new(Rank::Door, export::Entrance::Closed),
             importer: None,
             worker: (ahead != 0).then(ahead::Worker::new),
             apart: heap.apart,

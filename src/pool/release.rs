@@ -159,7 +159,7 @@ impl Pool {
     /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {
-        self.dismiss();
+        self.dismiss_all(true);
         let _grow = self.grow.lock();
         let mut heap = self.heap.lock();
         if self.ended.swap(true, Ordering::Relaxed) {
