@@ -18,6 +18,7 @@ use crate::backend::BackendError;
 use crate::backend::staging::Moment;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,13 +150,16 @@ impl Pool {
         false
     }
 
-    /// The pool ends: queued work is waited for before the memory goes. The caller holds the books.
-    pub(super) fn end_chunks(&self, heap: &mut Heap) {
-        for chunk in mem::take(&mut *self.chunks.lock()) {
+    /// The pool ends: queued work is waited for before the memory goes. The caller holds the books, and drops what this gives
+    /// when it does not: with a moment may go all that the driver has of it.
+    pub(super) fn end_chunks(&self, heap: &mut Heap) -> VecDeque<Chunk> {
+        let chunks = mem::take(&mut *self.chunks.lock());
+        for chunk in &chunks {
             if let Ok(block) = heap.find_block(chunk.at.0) {
                 self.part_with(chunk.at);
                 let _ = heap.free(block, COMMON, true);
             }
         }
+        chunks
     }
 }

@@ -166,7 +166,7 @@ impl Pool {
             return Leaked::default();
         }
         heap.serve_nobody();
-        self.end_chunks(&mut heap);
+        let chunks = self.end_chunks(&mut heap);
         let slot = heap.space.slot();
         let (reuse, threshold) = (heap.reuse, heap.release_threshold);
         let heap = {
@@ -176,6 +176,7 @@ impl Pool {
             drop(heap);
             old
         };
+        drop(chunks);
         let leaked = live_blocks(&heap);
         if self.backend.usable() {
             self.give_up(heap);
