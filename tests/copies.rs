@@ -6,7 +6,7 @@
 mod common;
 
 use common::cuda::Gate;
-use common::standin::{Device, Object, all_calls, alone, control, fail, ok, open, stream};
+use common::standin::{Device, Object, all_calls, alone, control, delay, fail, ok, open, stream};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -291,18 +291,44 @@ fn who_waits_to_unregister_keeps_nobody_waiting() {
         std::thread::sleep(Duration::from_millis(50));
         let (done, others) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            let said = [register(second), register(first), unregister(first)];
+            let said = [register(second), register(first)];
             done.send(said).expect("a listener");
         });
         let said = others.recv_timeout(Duration::from_secs(20));
-        assert!(!waiting.is_finished());
+        let again = std::thread::spawn(move || unregister(first));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished() && !again.is_finished());
         drop(gate);
+        assert_eq!(said, Ok([WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT]));
+        let both = [waiting, again].map(|thread| thread.join().expect("no panic"));
         assert_eq!(
-            said,
-            Ok([WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT, WEIR_ERROR_INVALID_ARGUMENT])
+            both,
+            [WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT],
+            "it was registered once"
         );
-        assert_eq!(waiting.join().expect("no panic"), WEIR_OK);
         other.join().expect("no panic");
+        // it is registered, or is not, when what another thread does with it has come to its end
+        control!(reset_faults());
+        let meanwhile = |other: Box<dyn FnOnce(usize) -> weir_status + Send>, call: &str| {
+            delay(call, 1, 200_000);
+            let other = std::thread::spawn(move || other(first));
+            std::thread::sleep(Duration::from_millis(50));
+            let said = unregister(first);
+            (other.join().expect("no panic"), said)
+        };
+        assert_eq!(
+            meanwhile(Box::new(register), "cuMemHostRegister"),
+            (WEIR_OK, WEIR_OK)
+        );
+        assert_eq!(register(first), WEIR_OK);
+        control!(reset_faults());
+        for nth in 1..=2 {
+            fail("cuMemHostUnregister", nth, 999);
+        }
+        assert_eq!(
+            meanwhile(Box::new(unregister), "cuMemHostUnregister"),
+            (WEIR_ERROR_BACKEND, WEIR_OK)
+        );
         // one whose call fails is as it was
         control!(reset_faults());
         for nth in 1..=2 {
