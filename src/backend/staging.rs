@@ -20,7 +20,7 @@ use std::hint;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, available_parallelism};
+use std::thread::{self, JoinHandle, available_parallelism};
 use std::time::{Duration, Instant};
 
 /// What a thread copies at a time.
@@ -222,15 +222,11 @@ impl Run {
             thread.spawn(move || while run.copy_next(true) {}).ok()
         };
         // the caller does what nobody else does
-        let threads: Vec<_> = (0..wanted.min(most)).map_while(start).collect();
-        let outcome = caller(threads.len());
-        self.given_up.store(true, Ordering::SeqCst);
-        self.threads.ring();
-        for thread in threads {
-            // copying does not panic: a part that is missing would have kept the caller waiting
-            let _ = thread.join();
-        }
-        outcome
+        let threads = Helpers {
+            run: self,
+            threads: (0..wanted.min(most)).map_while(start).collect(),
+        };
+        caller(threads.threads.len())
     }
 
     /// Copies the next part. False: there is none, or, for who does not `wait`, none that may be copied now.
@@ -301,6 +297,24 @@ impl Run {
     }
 }
 
+/// The threads of a copy, which end before it returns, also by a panic: they read and write memory that is the program's again
+/// then.
+struct Helpers<'a> {
+    run: &'a Run,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Helpers<'_> {
+    fn drop(&mut self) {
+        self.run.given_up.store(true, Ordering::SeqCst);
+        self.run.threads.ring();
+        for thread in self.threads.drain(..) {
+            // copying does not panic: a part that is missing would have kept the caller waiting
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Where threads wait for something that another one does. They look for it a while before they sleep: to wake the threads of a
 /// copy takes longer than its stream takes for a piece.
 #[derive(Debug, Default)]
@@ -344,6 +358,7 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// A stream whose copies are done when somebody waits for them, or soon after.
     #[derive(Default)]
@@ -351,6 +366,7 @@ mod tests {
         queued: Mutex<Vec<(Addr, Addr, u64)>>,
         fails: AtomicBool,
         lost: AtomicBool,
+        panics: AtomicBool,
     }
 
     struct Then<'a>(&'a Late, usize);
@@ -382,6 +398,7 @@ mod tests {
 
     impl CopyQueue for &'static Late {
         fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+            assert!(!self.panics.load(Ordering::Relaxed));
             if self.fails.load(Ordering::Relaxed) {
                 return Err(BackendError::Other("no".into()));
             }
@@ -438,6 +455,28 @@ mod tests {
         assert!(staged.out_of_stream(&slots, &late).is_err());
         assert!(to.iter().all(|&byte| byte == 0));
         assert!(staged.into_stream(&slots[..1], &late).is_err());
+    }
+
+    #[test]
+    fn a_panic_of_the_stream_leaves_no_thread() {
+        let late: &'static Late = Box::leak(Box::default());
+        late.panics.store(true, Ordering::Relaxed);
+        let mut memory = vec![0u8; PIECE * 8];
+        let at = addr(&mut memory);
+        let staged = Copy {
+            to: at,
+            from: at,
+            bytes: memory.len() as u64,
+        };
+        let mut slot = vec![0u8; PIECE];
+        let slots = [addr(&mut slot)];
+        for way in [Way::In, Way::Out] {
+            let run = Run::new(&staged, &slots, way);
+            run.open(1);
+            let copies = || run.with_threads(|_| CopyQueue::copy(&late, at, at, 1));
+            assert!(catch_unwind(AssertUnwindSafe(copies)).is_err());
+            assert_eq!(Arc::strong_count(&run), 1, "{:?}", run.way);
+        }
     }
 
     #[test]
