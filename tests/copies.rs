@@ -6,7 +6,7 @@
 mod common;
 
 use common::cuda::Gate;
-use common::standin::{Device, Object, all_calls, alone, control, delay, fail, ok, open, stream};
+use common::standin::{Device, Object, all_calls, alone, calls, control, delay, fail, ok, open, stream};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -267,6 +267,53 @@ fn a_copy_without_pieces_tells_that_the_device_was_lost() {
         "a_copy_without_pieces_tells_that_the_device_was_lost",
         BYTES,
         false,
+    );
+}
+
+/// Of blocks of its own pools weir knows what the driver would say of them.
+#[test]
+fn the_driver_is_asked_only_for_what_weir_does_not_know() {
+    alone(
+        "the_driver_is_asked_only_for_what_weir_does_not_know",
+        &[],
+        || {
+            let device = Device::open(0);
+            let (near, far, stream) = (pool(MemoryKind::Pinned), pool(MemoryKind::Device), stream());
+            let (pinned, block) = (take(near, host()), take(far, stream));
+            let mut pageable = vec![3u8; BYTES];
+            let staged = |to: *mut u8, from: *const u8| {
+                let before = calls("cuPointerGetAttributes");
+                // SAFETY: memory of more than these bytes, until the stream is waited for below.
+                let said = unsafe { weir_copy_async(to.cast(), from.cast(), 4096, stream, WEIR_COPY_STAGED) };
+                assert_eq!(said, WEIR_OK);
+                calls("cuPointerGetAttributes") - before
+            };
+            let device_sees = |at: *mut u8| {
+                let mut byte = 0u8;
+                ok!(copy_to_host((&raw mut byte).cast(), at.addr() as u64, 1));
+                byte
+            };
+            assert_eq!(staged(block, pageable.as_ptr()), 1);
+            ok!(stream_synchronize(stream));
+            assert_eq!(device_sees(block), 3);
+            // SAFETY: a block of the host's memory, which nobody uses yet.
+            unsafe { pinned.write_bytes(5, BYTES) };
+            assert_eq!(staged(block, pinned), 0);
+            ok!(stream_synchronize(stream));
+            assert_eq!(device_sees(block), 5);
+            // not where a block begins
+            assert_eq!(staged(block.wrapping_add(256), pinned.wrapping_add(256)), 1);
+            assert_eq!(staged(pageable.as_mut_ptr(), block), 1);
+            assert_eq!(pageable[..4097], [[5u8; 4096].as_slice(), &[3]].concat());
+            ok!(stream_synchronize(stream));
+            for (pool, at) in [(near, pinned), (far, block)] {
+                // SAFETY: a live block.
+                assert_eq!(unsafe { weir_pool_free(pool, at.cast(), stream) }, WEIR_OK);
+            }
+            ok!(stream_destroy(stream));
+            assert_eq!(weir_finalize(), WEIR_OK);
+            drop((pageable, device));
+        },
     );
 }
 
