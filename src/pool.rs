@@ -111,7 +111,7 @@ pub struct Pool {
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
     /// Open once the pool has been exported.
-    door: Ranked<Option<export::Door>>,
+    entrance: Ranked<export::Entrance>,
     /// Where the memory comes from, if another process has made it.
     importer: Option<Arc<Importer>>,
     /// What the device has refused.
@@ -176,7 +176,7 @@ impl Pool {
         let pool = Pool {
             grow: Ranked::new(Rank::Grow, Growth::default()),
             pressure: pressure::Pressure::new(),
-            door: Ranked::new(Rank::Door, None),
+            entrance: Ranked::new(Rank::Door, export::Entrance::Closed),
             importer: None,
             worker: (ahead != 0).then(ahead::Worker::new),
             apart: heap.apart,
@@ -291,10 +291,12 @@ impl Pool {
             heap = self.books_for(stream)?;
         }
         let block = heap.find_block_to_free(at.0)?;
+        // before anything changes: a cache may keep it, or be about to
+        let ended = heap.end(block)?;
         let index = index_beside(&mut heap, own, stream);
         heap.hear_of(index);
         self.part_with(at);
-        let bytes = heap.free(block, index, false)?;
+        let bytes = heap.free_ended(ended, index, false);
         if let Some(own) = self.still(&mut heap, own, stream) {
             if bytes > LONG {
                 heap.flush_long(&own.cache);
@@ -311,9 +313,10 @@ impl Pool {
             return self.free_quietly(at);
         }
         let mut heap = self.books()?;
-        let block = heap.find_block(at.0)?;
+        let block = heap.find_block_to_free(at.0)?;
+        let ended = heap.end(block)?;
         self.part_with(at);
-        let bytes = heap.free(block, COMMON, true)?;
+        let bytes = heap.free_ended(ended, COMMON, true);
         self.keep_to_threshold(heap);
         Ok(bytes)
     }
@@ -338,9 +341,10 @@ impl Pool {
     /// The backend is gone: only the books are kept, so that leaks are still counted rightly.
     fn free_quietly(&self, at: Addr) -> Result<u64, Error> {
         let mut heap = self.books()?;
-        let block = heap.find_block(at.0)?;
+        let block = heap.find_block_to_free(at.0)?;
+        let ended = heap.end(block)?;
         self.part_with(at);
-        heap.free(block, COMMON, true)
+        Ok(heap.free_ended(ended, COMMON, true))
     }
 
     #[inline(always)]

@@ -237,6 +237,38 @@ fn figures_and_statistics_agree() {
     }
 }
 
+/// A moment that asks a pool for something when it goes, as a driver's may ask the driver.
+struct Asks(Arc<Pool>, Arc<AtomicBool>);
+
+impl Moment for Asks {
+    fn is_over(&self) -> bool {
+        true
+    }
+    fn wait(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let kept = self.0.chunk(LINE, 1, STREAM).is_ok();
+        self.1.store(!kept, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_moment_goes_under_no_lock_of_the_pool_that_ends() {
+    let (pool, faulty) = pool(config());
+    let (pool, asked) = (Arc::new(pool), Arc::new(AtomicBool::new(false)));
+    let mut chunk = pool.chunk(LINE, 1, STREAM).expect("a chunk");
+    let asks = || Ok::<_, Infallible>(Arc::new(Asks(pool.clone(), asked.clone())) as _);
+    let Ok(()) = chunk.used(STREAM, asks);
+    pool.keep_chunk(chunk);
+    assert_eq!(pool.end().blocks, 0);
+    assert!(asked.load(Ordering::SeqCst), "the pool has ended");
+    faulty.assert_empty();
+}
+
 #[test]
 fn a_pool_that_has_ended_keeps_none() {
     let (pool, faulty) = pool(config());

@@ -6,7 +6,7 @@
 mod common;
 
 use common::cuda::Gate;
-use common::standin::{Device, Object, all_calls, alone, control, fail, ok, open, stream};
+use common::standin::{Device, Object, all_calls, alone, calls, control, delay, fail, ok, open, stream};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -270,6 +270,53 @@ fn a_copy_without_pieces_tells_that_the_device_was_lost() {
     );
 }
 
+/// Of blocks of its own pools weir knows what the driver would say of them.
+#[test]
+fn the_driver_is_asked_only_for_what_weir_does_not_know() {
+    alone(
+        "the_driver_is_asked_only_for_what_weir_does_not_know",
+        &[],
+        || {
+            let device = Device::open(0);
+            let (near, far, stream) = (pool(MemoryKind::Pinned), pool(MemoryKind::Device), stream());
+            let (pinned, block) = (take(near, host()), take(far, stream));
+            let mut pageable = vec![3u8; BYTES];
+            let staged = |to: *mut u8, from: *const u8| {
+                let before = calls("cuPointerGetAttributes");
+                // SAFETY: memory of more than these bytes, until the stream is waited for below.
+                let said = unsafe { weir_copy_async(to.cast(), from.cast(), 4096, stream, WEIR_COPY_STAGED) };
+                assert_eq!(said, WEIR_OK);
+                calls("cuPointerGetAttributes") - before
+            };
+            let device_sees = |at: *mut u8| {
+                let mut byte = 0u8;
+                ok!(copy_to_host((&raw mut byte).cast(), at.addr() as u64, 1));
+                byte
+            };
+            assert_eq!(staged(block, pageable.as_ptr()), 1);
+            ok!(stream_synchronize(stream));
+            assert_eq!(device_sees(block), 3);
+            // SAFETY: a block of the host's memory, which nobody uses yet.
+            unsafe { pinned.write_bytes(5, BYTES) };
+            assert_eq!(staged(block, pinned), 0);
+            ok!(stream_synchronize(stream));
+            assert_eq!(device_sees(block), 5);
+            // not where a block begins
+            assert_eq!(staged(block.wrapping_add(256), pinned.wrapping_add(256)), 1);
+            assert_eq!(staged(pageable.as_mut_ptr(), block), 1);
+            assert_eq!(pageable[..4097], [[5u8; 4096].as_slice(), &[3]].concat());
+            ok!(stream_synchronize(stream));
+            for (pool, at) in [(near, pinned), (far, block)] {
+                // SAFETY: a live block.
+                assert_eq!(unsafe { weir_pool_free(pool, at.cast(), stream) }, WEIR_OK);
+            }
+            ok!(stream_destroy(stream));
+            assert_eq!(weir_finalize(), WEIR_OK);
+            drop((pageable, device));
+        },
+    );
+}
+
 /// Letting go of memory waits for all work; other threads' registrations do not wait for that.
 #[test]
 fn who_waits_to_unregister_keeps_nobody_waiting() {
@@ -291,18 +338,44 @@ fn who_waits_to_unregister_keeps_nobody_waiting() {
         std::thread::sleep(Duration::from_millis(50));
         let (done, others) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            let said = [register(second), register(first), unregister(first)];
+            let said = [register(second), register(first)];
             done.send(said).expect("a listener");
         });
         let said = others.recv_timeout(Duration::from_secs(20));
-        assert!(!waiting.is_finished());
+        let again = std::thread::spawn(move || unregister(first));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished() && !again.is_finished());
         drop(gate);
+        assert_eq!(said, Ok([WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT]));
+        let both = [waiting, again].map(|thread| thread.join().expect("no panic"));
         assert_eq!(
-            said,
-            Ok([WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT, WEIR_ERROR_INVALID_ARGUMENT])
+            both,
+            [WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT],
+            "it was registered once"
         );
-        assert_eq!(waiting.join().expect("no panic"), WEIR_OK);
         other.join().expect("no panic");
+        // it is registered, or is not, when what another thread does with it has come to its end
+        control!(reset_faults());
+        let meanwhile = |other: Box<dyn FnOnce(usize) -> weir_status + Send>, call: &str| {
+            delay(call, 1, 200_000);
+            let other = std::thread::spawn(move || other(first));
+            std::thread::sleep(Duration::from_millis(50));
+            let said = unregister(first);
+            (other.join().expect("no panic"), said)
+        };
+        assert_eq!(
+            meanwhile(Box::new(register), "cuMemHostRegister"),
+            (WEIR_OK, WEIR_OK)
+        );
+        assert_eq!(register(first), WEIR_OK);
+        control!(reset_faults());
+        for nth in 1..=2 {
+            fail("cuMemHostUnregister", nth, 999);
+        }
+        assert_eq!(
+            meanwhile(Box::new(unregister), "cuMemHostUnregister"),
+            (WEIR_ERROR_BACKEND, WEIR_OK)
+        );
         // one whose call fails is as it was
         control!(reset_faults());
         for nth in 1..=2 {

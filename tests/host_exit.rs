@@ -5,7 +5,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use weir::backend::host::{HostBackend, events, shutdown, streams};
 use weir::backend::{Backend, BackendError, Event, process};
 use weir::base::units::{Addr, PageHandle, StreamHandle};
@@ -175,4 +177,48 @@ fn a_forked_child_makes_no_call() {
     streams::synchronize(stream).unwrap();
     b.unmap(at, G).unwrap();
     streams::destroy(stream).unwrap();
+}
+
+/// Descriptors of this process that hold a lock on their file.
+fn locks() -> usize {
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let texts = infos.filter_map(|info| std::fs::read_to_string(info.unwrap().path()).ok());
+    texts.filter(|text| text.contains("OFDLCK")).count()
+}
+
+/// A child that kept one would keep the event for as long as it lives.
+#[test]
+fn a_forked_child_has_no_claim_on_an_event_whenever_it_forks() {
+    const FORKS: u32 = 400;
+    let b = HostBackend::new().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let claiming = {
+        let over = over.clone();
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let event = events::create().unwrap();
+                b.export_event(event).unwrap();
+                // by this it is claimed, and by the other let go of
+                events::record(event, StreamHandle(0)).unwrap();
+                events::destroy(event).unwrap();
+            }
+        })
+    };
+    for _ in 0..FORKS {
+        // SAFETY: the child takes none of weir's locks, and allocates little, which glibc allows after fork.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // what the parent had just opened it locks soon
+            std::thread::sleep(Duration::from_millis(1));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(locks() as i32) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child has locks");
+    }
+    over.store(true, Ordering::Relaxed);
+    claiming.join().unwrap();
+    assert_eq!(locks(), 0);
 }

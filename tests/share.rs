@@ -378,6 +378,29 @@ fn the_device_is_asked_under_no_lock() {
 }
 
 #[test]
+fn a_pool_that_ends_while_it_is_exported_gets_no_porter() {
+    let export_while = |other: fn(&Pool)| {
+        let here = Faulty::new(HostBackend::shared().unwrap());
+        let hooks = Hooked::new(here.clone());
+        let pool = Arc::new(Pool::new(config(), hooks.clone()).unwrap());
+        let second = pool.clone();
+        hooks.before(Call::DeviceNumber, move || other(&second));
+        let answers = [pool.export().err(), pool.export().err()];
+        assert!(hooks.is_done());
+        pool.end();
+        here.assert_empty();
+        answers
+    };
+    let ended = Some(Error::PoolDestroyed { handle: 0 });
+    assert_eq!(export_while(|pool| drop(pool.end())), [ended.clone(), ended]);
+    // as when the process ends
+    assert_eq!(
+        export_while(Pool::dismiss),
+        [Some(Error::Unloaded), Some(Error::Unloaded)]
+    );
+}
+
+#[test]
 fn only_an_exporter_that_has_ended_is_called_so() {
     let (near, far) = Socket::door(socket::unique().unwrap()).unwrap();
     // nobody listens until there is no room any more

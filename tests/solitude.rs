@@ -8,6 +8,7 @@ use common::real::{Stream, Wrong, alone, end, pool as real_pool};
 use common::{K, M, config};
 use weir::backend::call::Call;
 use weir::backend::host::streams;
+use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::pool::{Pool, ThreadCache};
 
@@ -48,6 +49,33 @@ fn a_loop_on_one_stream_records_no_event() {
         }
         assert_eq!(events(&pool) - before, 0, "{bytes}");
     }
+    pool.close_cache(&cache);
+    pool.free_synced(lasting).expect("a live block");
+    end(pool, &faulty);
+}
+
+/// A stream by which a block is freed that a cache keeps has freed nothing: the pool does not know it afterwards.
+#[test]
+fn who_frees_twice_is_nobody_to_the_pool() {
+    let _alone = alone();
+    let (pool, faulty) = real_pool(config());
+    let (one, two) = (Stream::new(), Stream::new());
+    let cache = pool.open_cache(one.0).expect("a cache");
+    let lasting = alloc(&pool, Some(&cache), 3 * G, one.0);
+    for bytes in [4 * K, 64 * K, 200 * K] {
+        let at = alloc(&pool, Some(&cache), bytes, one.0);
+        assert!(cache.free(at).is_some());
+        let before = pool.stats().expect("stats");
+        assert_eq!(pool.free(at, two.0), Err(Error::DoubleFree(at)));
+        assert_eq!(pool.free_synced(at), Err(Error::DoubleFree(at)));
+        assert_eq!(pool.stats().expect("stats"), before, "{bytes}");
+    }
+    let before = events(&pool);
+    for _ in 0..100 {
+        let at = alloc(&pool, Some(&cache), 64 * M, one.0);
+        free(&pool, Some(&cache), at, one.0);
+    }
+    assert_eq!(events(&pool) - before, 0, "it is alone still");
     pool.close_cache(&cache);
     pool.free_synced(lasting).expect("a live block");
     end(pool, &faulty);

@@ -158,6 +158,12 @@ impl Directory {
         self.cells.cover(at / CELL, (at + bytes).div_ceil(CELL))
     }
 
+    /// May a block lie around an address? There is room for one; other memory may be there as well.
+    #[inline(always)]
+    pub fn covers(&self, at: u64) -> bool {
+        self.cells.get(at / CELL).is_some()
+    }
+
     /// Makes room for a slab's blocks there.
     pub fn cover_run(&self, at: u64, bytes: u64) -> Result<(), BackendError> {
         self.states

@@ -107,6 +107,15 @@ pub enum Block {
     Small(u32, u16),
 }
 
+/// A block whose free is decided: for every thread it is live no more.
+#[derive(Debug)]
+#[must_use]
+pub struct Ended {
+    block: Block,
+    /// The arena whose cache handed it out, if one did.
+    from_cache: Option<u32>,
+}
+
 impl Heap {
     /// The books of an empty pool whose slots have `slot` bytes.
     pub fn new(slot: u64, reuse: Reuse, release_threshold: u64, directory: Arc<Directory>) -> Heap {
@@ -181,11 +190,23 @@ impl Heap {
     /// Frees a block that `find_block` gave. Returns its bytes. The memory is `stream`'s at once. An error if another
     /// thread has freed it meanwhile.
     pub fn free(&mut self, block: Block, stream: u32, complete: bool) -> Result<u64, Error> {
+        let ended = self.end(block)?;
+        Ok(self.free_ended(ended, stream, complete))
+    }
+
+    /// Decides that a block is freed, for `free_ended`. An error if another thread has freed it; then nothing has changed.
+    #[inline(always)]
+    pub fn end(&mut self, block: Block) -> Result<Ended, Error> {
         let start = self.block_start(block);
-        let from_cache = self
-            .directory
-            .end(start)
-            .map_err(|_| Error::DoubleFree(Addr(start)))?;
+        match self.directory.end(start) {
+            Ok(from_cache) => Ok(Ended { block, from_cache }),
+            Err(_) => Err(Error::DoubleFree(Addr(start))),
+        }
+    }
+
+    /// The rest of a free, which cannot fail. Returns the block's bytes.
+    pub fn free_ended(&mut self, ended: Ended, stream: u32, complete: bool) -> u64 {
+        let Ended { block, from_cache } = ended;
         self.note_need();
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
@@ -201,7 +222,7 @@ impl Heap {
                 Some(stream)
             };
             self.hold_back(block, bytes, stream, users);
-            return Ok(bytes);
+            return bytes;
         }
         match block {
             Block::Large(id) if complete || stream == COMMON => {
@@ -210,7 +231,7 @@ impl Heap {
             Block::Large(id) => self.put_free(id, stream),
             Block::Small(slab, index) => self.free_small(slab, index, stream, complete),
         }
-        Ok(bytes)
+        bytes
     }
 
     /// Whose a block's memory is once the block's own use is over: it may have been cut from an extent whose

@@ -12,6 +12,7 @@ use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle,
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
+mod bell;
 pub mod call;
 pub mod counting;
 pub mod cuda;

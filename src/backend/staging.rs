@@ -3,25 +3,28 @@
 //! read; out of it ([`Copy::out_of_stream`]) when the target has been written.
 //!
 //! Both ways the parts of pieces (`PART`) are handed out to the threads in order, and a piece is whole when all of its parts
-//! are copied. A piece may be begun when its slot is free: `open` pieces may. The calling thread queues the copies of the
+//! are copied. Where nobody works beside it a piece is short: into memory the first ones, before which the stream has nothing to
+//! do, and out of it the last ones, after which it has not. A piece may be begun when its slot is free: `open` pieces may. The calling thread queues the copies of the
 //! stream, and looks at what it has done; it copies parts itself only where few others do, since a part takes as long as half
 //! of a piece's copy. It waits for the stream only if nothing can go on without.
 //!
 //! Threads are started by each copy that is worth them and have ended when it returns: 11 of them take less than a
-//! hundredth of a copy of a GiB, and nothing is left behind for a fork or the end of the process.
+//! hundredth of a copy of a GiB, and nothing is left behind for a fork or the end of the process. Each starts the next one, so
+//! that the caller has the stream begin meanwhile.
 //!
-//! Locks: a bell's door, to fall asleep or wake who sleeps; never while anything is copied or queued.
+//! Locks: a run's `helpers`, and its bell's; never while anything is copied or queued.
 
 use super::BackendError;
+use super::bell::{Bell, SPINS};
 use super::transfer;
 use crate::base::units::{Addr, StreamHandle};
 use std::collections::VecDeque;
 use std::hint;
 use std::num::NonZero;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, available_parallelism};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, available_parallelism};
 
 /// What a thread copies at a time.
 const PART: usize = 256 << 10;
@@ -31,6 +34,8 @@ const PART: usize = 256 << 10;
 /// and 27.
 const PIECE: usize = 4 << 20;
 const SLOTS: usize = 6;
+/// The shortest piece is such a part of the longest.
+const EDGE: usize = 8;
 /// A thread more is worth its start for so much.
 const SHARE: usize = 2 << 20;
 /// Threads of a copy, the caller among them: with 16 it was as fast (50 and 52 GB/s), with 8 slower (50 and 47; with 12 slots 39 and 37).
@@ -38,10 +43,6 @@ const THREADS: usize = 12;
 /// With so many other threads the caller copies no parts.
 const ENOUGH: usize = 4;
 const STACK: usize = 256 << 10;
-/// How long a thread looks for what it waits for before it sleeps, and how often between two offers to others to run.
-const AWAKE: Duration = Duration::from_micros(100);
-const SPINS: usize = 64;
-
 /// A point in the work of a stream.
 pub trait Moment: Send + Sync {
     /// Has all work before it ended? True, too, if it never will, because nothing runs any more.
@@ -96,25 +97,26 @@ impl Copy {
     /// [`Copy::slots`] says, and nobody else uses them.
     pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::In);
-        run.with_threads(|others| {
+        run.open(slots.len());
+        run.with_threads(|| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
-            run.open(slots.len());
-            for piece in 0..run.pieces {
+            for piece in 0..run.pieces() {
                 while !run.is_whole(piece) {
                     while queued.front().is_some_and(|oldest| oldest.is_over()) {
                         queued.pop_front();
                         run.open(1);
                     }
                     if run.is_open(piece) {
-                        run.help(piece, others);
+                        run.help(piece);
                     } else if let Some(oldest) = queued.pop_front() {
                         oldest.wait()?;
                         run.open(1);
                     }
                 }
                 let (at, bytes) = run.span(piece);
-                queue.copy(run.copy.target(at), run.in_slot(at), bytes as u64)?;
-                if piece + 1 < run.pieces {
+                queue.copy(run.copy.target(at), run.slot(piece, 0), bytes as u64)?;
+                // another piece will need its slot
+                if piece + slots.len() < run.pieces() {
                     queued.push_back(queue.moment()?);
                 }
             }
@@ -125,26 +127,26 @@ impl Copy {
     /// Copies what only the stream may read to host memory, through `slots`. Pre: as for `into_stream`.
     pub fn out_of_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::Out);
-        run.with_threads(|others| {
-            let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
-            let (mut next, mut arrived, mut whole) = (0, 0, 0);
-            while whole < run.pieces {
-                while next < run.pieces && next < whole + slots.len() {
-                    let (at, bytes) = run.span(next);
-                    queue.copy(run.in_slot(at), run.copy.source(at), bytes as u64)?;
-                    queued.push_back(queue.moment()?);
-                    next += 1;
-                }
+        let may_be_queued = |whole: usize| run.pieces().min(whole + slots.len());
+        let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();
+        let mut next = may_be_queued(0);
+        run.fetch(0..next, queue, &mut queued)?;
+        run.with_threads(|| {
+            let (mut arrived, mut whole) = (0, 0);
+            while whole < run.pieces() {
                 // one that is over is waited for, too: the device may have been lost before the piece came
                 while let Some(oldest) = queued.pop_front_if(|oldest| whole == arrived || oldest.is_over()) {
                     oldest.wait()?;
                     arrived += 1;
                     run.open(1);
                 }
-                run.help(whole, others);
+                run.help(whole);
                 while whole < arrived && run.is_whole(whole) {
                     whole += 1;
                 }
+                let more = may_be_queued(whole);
+                run.fetch(next..more, queue, &mut queued)?;
+                next = more;
             }
             Ok(())
         })
@@ -172,9 +174,10 @@ enum Way {
 struct Run {
     copy: Copy,
     way: Way,
-    piece: usize,
-    pieces: usize,
-    parts: usize,
+    /// Where the pieces begin, and where the last one ends.
+    cuts: Vec<usize>,
+    /// The first part of each piece, and how many parts there are.
+    firsts: Vec<usize>,
     slots: Vec<Addr>,
     /// The next part that nobody has taken.
     next: AtomicUsize,
@@ -184,73 +187,113 @@ struct Run {
     open: AtomicUsize,
     given_up: AtomicBool,
     threads: Bell,
+    /// Those that were started, and how many.
+    helpers: Mutex<Vec<JoinHandle<()>>>,
+    others: AtomicUsize,
 }
 
 impl Run {
     fn new(copy: &Copy, slots: &[Addr], way: Way) -> Arc<Run> {
-        let (bytes, piece) = (copy.bytes as usize, copy.slots().0 as usize);
-        let pieces = bytes.div_ceil(piece);
-        let parts = |index: usize| piece.min(bytes - index * piece).div_ceil(PART);
+        let cuts = cuts(copy.bytes as usize, copy.slots().0 as usize, &way);
+        let parts: Vec<usize> = cuts
+            .windows(2)
+            .map(|cut| (cut[1] - cut[0]).div_ceil(PART))
+            .collect();
+        let mut firsts = vec![0];
+        firsts.extend(parts.iter().scan(0, |sum, parts| {
+            *sum += parts;
+            Some(*sum)
+        }));
         Arc::new(Run {
             copy: *copy,
             way,
-            piece,
-            pieces,
-            parts: (0..pieces).map(parts).sum(),
+            cuts,
+            firsts,
             slots: slots.to_vec(),
             next: AtomicUsize::new(0),
-            left: (0..pieces).map(|index| AtomicUsize::new(parts(index))).collect(),
+            left: parts.into_iter().map(AtomicUsize::new).collect(),
             open: AtomicUsize::new(0),
             given_up: AtomicBool::new(false),
             threads: Bell::default(),
+            helpers: Mutex::default(),
+            others: AtomicUsize::new(0),
         })
+    }
+
+    fn pieces(&self) -> usize {
+        self.left.len()
     }
 
     /// Runs the caller's side beside threads that copy parts, and waits for these.
     fn with_threads(
         self: &Arc<Run>,
-        caller: impl FnOnce(usize) -> Result<(), BackendError>,
+        caller: impl FnOnce() -> Result<(), BackendError>,
     ) -> Result<(), BackendError> {
         let wanted = self.copy.bytes as usize / SHARE;
         let most = match wanted {
             0 => 0,
-            _ => available_parallelism().map_or(1, NonZero::get).min(THREADS) - 1,
+            _ => processors().min(THREADS) - 1,
         };
-        let start = |_| {
-            let run = Arc::clone(self);
-            let thread = thread::Builder::new().name("weir-copy".into()).stack_size(STACK);
-            thread.spawn(move || while run.copy_next(true) {}).ok()
-        };
-        // the caller does what nobody else does
-        let threads: Vec<_> = (0..wanted.min(most)).map_while(start).collect();
-        let outcome = caller(threads.len());
-        self.given_up.store(true, Ordering::SeqCst);
-        self.threads.ring();
-        for thread in threads {
-            // copying does not panic: a part that is missing would have kept the caller waiting
-            let _ = thread.join();
+        let _ended = Helpers(self);
+        self.start(wanted.min(most));
+        caller()
+    }
+
+    /// Starts so many threads, one after the other. The caller does what nobody else does.
+    fn start(self: &Arc<Run>, threads: usize) {
+        if threads == 0 || self.given_up.load(Ordering::SeqCst) {
+            return;
         }
-        outcome
+        let run = Arc::clone(self);
+        let thread = thread::Builder::new().name("weir-copy".into()).stack_size(STACK);
+        let started = thread.spawn(move || {
+            run.start(threads - 1);
+            while run.copy_next(true) {}
+        });
+        if let Ok(thread) = started {
+            self.others.fetch_add(1, Ordering::Relaxed);
+            self.lock_helpers().push(thread);
+        }
+    }
+
+    fn lock_helpers(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.helpers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues the copies of pieces to their slots.
+    fn fetch(
+        &self,
+        pieces: Range<usize>,
+        queue: &dyn CopyQueue,
+        queued: &mut VecDeque<Arc<dyn Moment>>,
+    ) -> Result<(), BackendError> {
+        for piece in pieces {
+            let (at, bytes) = self.span(piece);
+            queue.copy(self.slot(piece, 0), self.copy.source(at), bytes as u64)?;
+            queued.push_back(queue.moment()?);
+        }
+        Ok(())
     }
 
     /// Copies the next part. False: there is none, or, for who does not `wait`, none that may be copied now.
     fn copy_next(&self, wait: bool) -> bool {
-        let of_piece = self.piece.div_ceil(PART);
-        let ready = |part: usize| part < self.parts && (wait || self.is_open(part / of_piece));
+        let piece_of = |part: usize| self.firsts.partition_point(|&first| first <= part) - 1;
+        let ready = |part: usize| part < self.firsts[self.pieces()] && (wait || self.is_open(piece_of(part)));
         let claim = self
             .next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |part| {
                 ready(part).then_some(part + 1)
             });
         let Ok(part) = claim else { return false };
-        let (piece, within) = (part / of_piece, part % of_piece * PART);
+        let piece = piece_of(part);
         self.threads
             .wait(|| self.is_open(piece) || self.given_up.load(Ordering::SeqCst));
         if !self.is_open(piece) {
             return false;
         }
         let (start, bytes) = self.span(piece);
-        let (at, slot) = (start + within, self.in_slot(start + within));
+        let within = (part - self.firsts[piece]) * PART;
+        let (at, slot) = (start + within, self.slot(piece, within));
         let bytes = PART.min(bytes - within);
         match self.way {
             Way::In => transfer::copy(slot, self.copy.source(at), bytes),
@@ -260,9 +303,9 @@ impl Run {
         true
     }
 
-    /// The calling thread copies a part, or waits a moment for the `others`.
-    fn help(&self, piece: usize, others: usize) {
-        if others >= ENOUGH || !self.copy_next(false) {
+    /// The calling thread copies a part, or waits a moment for the others.
+    fn help(&self, piece: usize) {
+        if self.others.load(Ordering::Relaxed) >= ENOUGH || !self.copy_next(false) {
             // not for long: what the stream has done lets others go on
             for _ in 0..SPINS {
                 if self.is_whole(piece) {
@@ -290,53 +333,54 @@ impl Run {
 
     /// Where a piece begins, and its bytes.
     fn span(&self, piece: usize) -> (usize, usize) {
-        let at = piece * self.piece;
-        (at, self.piece.min(self.copy.bytes as usize - at))
+        (self.cuts[piece], self.cuts[piece + 1] - self.cuts[piece])
     }
 
-    /// Where something lies in its slot.
-    fn in_slot(&self, at: usize) -> Addr {
-        let slot = self.slots[at / self.piece % self.slots.len()];
-        Addr(slot.0 + (at % self.piece) as u64)
+    /// Where something of a piece lies in its slot.
+    fn slot(&self, piece: usize, within: usize) -> Addr {
+        Addr(self.slots[piece % self.slots.len()].0 + within as u64)
     }
 }
 
-/// Where threads wait for something that another one does. They look for it a while before they sleep: to wake the threads of a
-/// copy takes longer than its stream takes for a piece.
-#[derive(Debug, Default)]
-struct Bell {
-    asleep: AtomicUsize,
-    door: Mutex<()>,
-    rung: Condvar,
+/// Tests have as many threads on every machine.
+fn processors() -> usize {
+    match cfg!(test) {
+        true => THREADS,
+        false => available_parallelism().map_or(1, NonZero::get),
+    }
 }
 
-impl Bell {
-    /// Until `done`.
-    fn wait(&self, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while begun.elapsed() < AWAKE {
-            for _ in 0..SPINS {
-                if done() {
-                    return;
-                }
-                hint::spin_loop();
-            }
-            thread::yield_now();
-        }
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        // counted before it looks: who rings has changed something before it looks for sleepers
-        self.asleep.fetch_add(1, Ordering::SeqCst);
-        while !done() {
-            door = self.rung.wait(door).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.asleep.fetch_sub(1, Ordering::SeqCst);
+/// Where so many bytes are cut into pieces of at most `piece`: each as long as all before it, or as half of what is left.
+fn cuts(bytes: usize, piece: usize, way: &Way) -> Vec<usize> {
+    let least = (piece / EDGE).max(1).next_multiple_of(PART).min(piece);
+    let mut cuts = vec![0];
+    let mut at = 0;
+    while at < bytes {
+        let left = bytes - at;
+        let length = match way {
+            Way::In => at,
+            Way::Out => (left / 2).next_multiple_of(PART),
+        };
+        at += length.clamp(least, piece).min(left);
+        cuts.push(at);
     }
+    cuts
+}
 
-    /// Wakes who sleeps. Pre: what they wait for has been done, in the order of `SeqCst`.
-    fn ring(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            let _door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-            self.rung.notify_all();
+/// The threads of a copy, which end before it returns, also by a panic: they read and write memory that is the program's again
+/// then.
+struct Helpers<'a>(&'a Run);
+
+impl Drop for Helpers<'_> {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::SeqCst);
+        self.0.threads.ring();
+        loop {
+            // each has put the next one here before it ends
+            let thread = self.0.lock_helpers().pop();
+            let Some(thread) = thread else { return };
+            // copying does not panic: a part that is missing would have kept the caller waiting
+            let _ = thread.join();
         }
     }
 }
@@ -344,6 +388,7 @@ impl Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// A stream whose copies are done when somebody waits for them, or soon after.
     #[derive(Default)]
@@ -351,6 +396,7 @@ mod tests {
         queued: Mutex<Vec<(Addr, Addr, u64)>>,
         fails: AtomicBool,
         lost: AtomicBool,
+        panics: AtomicBool,
     }
 
     struct Then<'a>(&'a Late, usize);
@@ -382,6 +428,7 @@ mod tests {
 
     impl CopyQueue for &'static Late {
         fn copy(&self, to: Addr, from: Addr, bytes: u64) -> Result<(), BackendError> {
+            assert!(!self.panics.load(Ordering::Relaxed));
             if self.fails.load(Ordering::Relaxed) {
                 return Err(BackendError::Other("no".into()));
             }
@@ -438,6 +485,67 @@ mod tests {
         assert!(staged.out_of_stream(&slots, &late).is_err());
         assert!(to.iter().all(|&byte| byte == 0));
         assert!(staged.into_stream(&slots[..1], &late).is_err());
+    }
+
+    #[test]
+    fn pieces_are_short_where_nobody_works_beside_them() {
+        let lengths = |bytes: usize, way: Way| -> Vec<usize> {
+            let cuts = cuts(bytes, PIECE, &way);
+            assert_eq!((cuts[0], cuts.last()), (0, Some(&bytes)));
+            cuts.windows(2).map(|cut| (cut[1] - cut[0]) / PART).collect()
+        };
+        assert_eq!(lengths(PIECE * 4, Way::In), [2, 2, 4, 8, 16, 16, 16]);
+        assert_eq!(lengths(PIECE * 4, Way::Out), [16, 16, 16, 8, 4, 2, 2]);
+        assert_eq!(lengths(PIECE + PART - 1, Way::In), [2, 2, 4, 8, 0]);
+        assert_eq!(lengths(PIECE - 1, Way::Out), [8, 4, 2, 1]);
+        assert_eq!(cuts(100, 100, &Way::In), [0, 100]);
+        assert_eq!(cuts(PART + 1, PART, &Way::Out), [0, PART, PART + 1]);
+    }
+
+    #[test]
+    fn all_threads_end_with_the_copy_however_many_were_started() {
+        let mut memory = vec![0u8; PIECE * 8];
+        let at = addr(&mut memory);
+        let staged = Copy {
+            to: at,
+            from: at,
+            bytes: memory.len() as u64,
+        };
+        for most in [0, 1, 3, usize::MAX] {
+            let run = Run::new(&staged, &[at], Way::In);
+            let started = || run.others.load(Ordering::Relaxed);
+            let copied = run.with_threads(|| {
+                while started() < most.min(THREADS - 1) {
+                    thread::yield_now();
+                }
+                Ok(())
+            });
+            assert_eq!(copied, Ok(()));
+            assert!(started() >= most.min(THREADS - 1));
+            assert_eq!(Arc::strong_count(&run), 1);
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_stream_leaves_no_thread() {
+        let late: &'static Late = Box::leak(Box::default());
+        late.panics.store(true, Ordering::Relaxed);
+        let mut memory = vec![0u8; PIECE * 8];
+        let at = addr(&mut memory);
+        let staged = Copy {
+            to: at,
+            from: at,
+            bytes: memory.len() as u64,
+        };
+        let mut slot = vec![0u8; PIECE];
+        let slots = [addr(&mut slot)];
+        for way in [Way::In, Way::Out] {
+            let run = Run::new(&staged, &slots, way);
+            run.open(1);
+            let copies = || run.with_threads(|| CopyQueue::copy(&late, at, at, 1));
+            assert!(catch_unwind(AssertUnwindSafe(copies)).is_err());
+            assert_eq!(Arc::strong_count(&run), 1, "{:?}", run.way);
+        }
     }
 
     #[test]

@@ -174,7 +174,8 @@ pub unsafe extern "C" fn weir_host_register(ptr: *mut c_void, bytes: usize) -> w
 }
 
 /// Ends what weir_host_register began, after all work queued on the GPUs that pools use. The memory is the program's as
-/// before. NULL is fine; in a forked child it does nothing.
+/// before. NULL is fine; in a forked child it does nothing. While another thread registers that memory, or ends its
+/// registration, the call waits for that.
 ///
 /// Errors: WEIR_ERROR_INVALID_ARGUMENT if nothing is registered that begins at `ptr`; WEIR_ERROR_BACKEND;
 /// WEIR_ERROR_UNLOADED.

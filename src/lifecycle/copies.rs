@@ -142,11 +142,11 @@ impl Queue {
     }
 
     /// Which way a staged copy goes.
-    fn way(&self, copy: Copy) -> Result<Way, BackendError> {
+    fn way(&self, copy: Copy, ends: &Ends) -> Result<Way, BackendError> {
         Ok(match self {
             Queue::None => Way::Direct,
             Queue::Host(_) => Way::In,
-            Queue::Driver(_) => match (driver::known(copy.from)?, driver::known(copy.to)?) {
+            Queue::Driver(_) => match (ends.from.known(copy.from)?, ends.to.known(copy.to)?) {
                 (Known::Pageable, Known::Pageable) | (Known::Device, Known::Device | Known::Pinned) => {
                     Way::Direct
                 }
@@ -173,24 +173,56 @@ fn stream_error(stream: StreamHandle, error: BackendError) -> Error {
     }
 }
 
-/// An end of a copy: the block of the host's pools that it lies in, if it does.
-struct End(Option<(Arc<Pool>, Addr)>);
+/// What weir knows of an end of a copy.
+enum End {
+    /// Nothing.
+    Foreign,
+    /// A block of a device's pool begins there.
+    Device,
+    /// The block of a host's or a pinned pool that it lies in.
+    Host(Arc<Pool>, Addr),
+}
 
 impl End {
-    fn at(at: Addr) -> Result<End, Error> {
-        let of_host = |pool: &Arc<Pool>| pool.config().memory != MemoryKind::Device && pool.contains(at);
-        match POOLS.pools().find(of_host) {
-            Some(pool) => {
-                let block = pool.block_around(at)?;
-                Ok(End(Some((pool, block))))
+    /// Looks at a pool, without a lock. True: the end may lie in it, and `settle` finds out.
+    fn glance(&mut self, at: Addr, pool: &Pool) -> bool {
+        match (&self, pool.config().memory) {
+            (End::Foreign, MemoryKind::Device) => {
+                if pool.has_block_at(at) {
+                    *self = End::Device;
+                }
+                false
             }
-            None => Ok(End(None)),
+            (End::Foreign, MemoryKind::Host | MemoryKind::Pinned) => pool.may_contain(at),
+            _ => false,
+        }
+    }
+
+    fn settle(&mut self, at: Addr, pool: &Arc<Pool>) -> Result<(), Error> {
+        if !self.glance(at, pool) {
+            return Ok(());
+        }
+        match pool.block_around(at) {
+            Ok(block) => *self = End::Host(pool.clone(), block),
+            // somebody else's memory nearby, or the pool has just ended
+            Err(Error::UnknownPointer(_) | Error::PoolDestroyed { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// What the driver knows of it; asked only if weir does not know.
+    fn known(&self, at: Addr) -> Result<Known, BackendError> {
+        match self {
+            End::Device => Ok(Known::Device),
+            End::Host(pool, _) if pool.config().memory == MemoryKind::Pinned => Ok(Known::Pinned),
+            _ => driver::known(at),
         }
     }
 
     /// What has been queued on the stream until now uses it.
     fn note(&self, stream: StreamHandle, queue: &Queue) -> Result<(), Error> {
-        let Some((pool, block)) = &self.0 else {
+        let End::Host(pool, block) = self else {
             return Ok(());
         };
         // a pool hears of streams of its own kind only
@@ -213,25 +245,32 @@ struct Ends {
 }
 
 impl Ends {
+    /// By one look at the pools.
     fn of(copy: Copy) -> Result<Ends, Error> {
-        Ok(Ends {
-            to: End::at(copy.to)?,
-            from: End::at(copy.from)?,
-        })
+        let (mut to, mut from) = (End::Foreign, End::Foreign);
+        let mut place = 0;
+        while let Some((found, pool)) = POOLS.find(place, |pool| {
+            let (first, second) = (to.glance(copy.to, pool), from.glance(copy.from, pool));
+            first || second
+        }) {
+            to.settle(copy.to, &pool)?;
+            from.settle(copy.from, &pool)?;
+            place = found + 1;
+        }
+        Ok(Ends { to, from })
     }
 }
 
 /// Queues a copy. Blocks of host and pinned pools that it uses may be freed at once.
 pub fn copy(copy: Copy, stream: StreamHandle) -> Result<(), Error> {
     let queue = Queue::of(stream)?;
-    queue_copy(copy, stream, &queue)
-}
-
-fn queue_copy(copy: Copy, stream: StreamHandle, queue: &Queue) -> Result<(), Error> {
     if copy.bytes == 0 {
         return Ok(());
     }
-    let ends = Ends::of(copy)?;
+    queue_copy(copy, &Ends::of(copy)?, stream, &queue)
+}
+
+fn queue_copy(copy: Copy, ends: &Ends, stream: StreamHandle, queue: &Queue) -> Result<(), Error> {
     queue
         .copy(copy.to, copy.from, copy.bytes)
         .map_err(|error| stream_error(stream, error))?;
@@ -245,7 +284,9 @@ pub fn copy_hold(copy: Copy, stream: StreamHandle, release: Function) -> Result<
     let queue = Queue::of(stream)?;
     queue.refuse_captured("a copy that holds its source")?;
     deferred::prepare()?;
-    queue_copy(copy, stream, &queue)?;
+    if copy.bytes > 0 {
+        queue_copy(copy, &Ends::of(copy)?, stream, &queue)?;
+    }
     behind(&queue, stream, release)
 }
 
@@ -275,23 +316,22 @@ pub fn copy_staged(
         return Ok(());
     }
     let error = |error| stream_error(stream, error);
-    let way = queue.way(copy).map_err(error)?;
+    let ends = Ends::of(copy)?;
+    let way = queue.way(copy, &ends).map_err(error)?;
     let line = queue.lasting_identity().map_err(error)?;
     if let Way::In | Way::Out = way
         && let Ok(pool) = queue.staging_pool(line, config)
+        && let Some(done) = through_pool(pool, copy, &way, line, stream, &queue)
     {
-        let ends = Ends::of(copy)?;
-        if let Some(done) = through_pool(pool, copy, &way, line, stream, &queue) {
-            // the end that the stream works on, and still may; a copy that failed may have been queued in part
-            let noted = match (&way, &done) {
-                (Way::In, _) => ends.to.note(stream, &queue),
-                (_, Err(_)) => ends.from.note(stream, &queue),
-                _ => Ok(()),
-            };
-            return done.and(noted);
-        }
+        // the end that the stream works on, and still may; a copy that failed may have been queued in part
+        let noted = match (&way, &done) {
+            (Way::In, _) => ends.to.note(stream, &queue),
+            (_, Err(_)) => ends.from.note(stream, &queue),
+            _ => Ok(()),
+        };
+        return done.and(noted);
     }
-    queue_copy(copy, stream, &queue)?;
+    queue_copy(copy, &ends, stream, &queue)?;
     queue.moment().and_then(|moment| moment.wait()).map_err(error)
 }
 

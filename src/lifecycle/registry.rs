@@ -14,8 +14,8 @@
 //! Slots are reused oldest first and only when none is left that was never used, so stale handles keep their
 //! exact error as long as possible.
 //!
-//! Locks: one read-write lock per slot and one mutex for the free list, never held while a pool is called. They
-//! are the standard library's because those need no heap memory, not even when contended. `threads::with` takes none
+//! Locks: one read-write lock per slot and one mutex for the free list, never held while a pool is called, but for the
+//! questions that `find` asks, which take no lock. They are the standard library's because those need no heap memory, not even when contended. `threads::with` takes none
 //! of them when a thread calls the same pool again.
 
 use crate::base::error::Error;
@@ -206,7 +206,7 @@ impl<P> Registry<P> {
     pub fn handles(&self) -> impl Iterator<Item = usize> + '_ {
         self.occupied.iter().enumerate().flat_map(move |(word, bits)| {
             let bits = bits.load(Ordering::Acquire);
-            // one step for each that is set: copies look here
+            // one step for each that is set
             let set = std::iter::successors((bits != 0).then_some(bits), |&left| {
                 let left = left & (left - 1);
                 (left != 0).then_some(left)
@@ -217,6 +217,28 @@ impl<P> Registry<P> {
                 (handle != 0).then_some(handle)
             })
         })
+    }
+
+    /// The first live pool, from a place on, that `wanted` says yes to, and its place. It takes no lock, since each pool is shown
+    /// to it under its slot's: others are passed without a count of references.
+    pub fn find(&self, from: usize, mut wanted: impl FnMut(&P) -> bool) -> Option<(usize, Arc<P>)> {
+        let mut place = from;
+        while place < SLOTS {
+            let left = self.occupied[place / 64].load(Ordering::Acquire) >> (place % 64);
+            if left == 0 {
+                place = (place / 64 + 1) * 64;
+                continue;
+            }
+            place += left.trailing_zeros() as usize;
+            let slot = self.slots[place].read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(pool) = &slot.pool
+                && wanted(pool)
+            {
+                return Some((place, pool.clone()));
+            }
+            place += 1;
+        }
+        None
     }
 
     /// The live pools. One that ends meanwhile may be missing.
@@ -327,6 +349,14 @@ mod tests {
         let live: Vec<u32> = table.pools().map(|pool| *pool).collect();
         assert_eq!(live, (0..130).filter(|n| n % 2 == 1).collect::<Vec<_>>());
         assert!(table.handles().eq(handles.iter().copied().skip(1).step_by(2)));
+        let next = |from: usize| {
+            table
+                .find(from, |pool| pool % 3 == 0)
+                .map(|(place, pool)| (place, *pool))
+        };
+        let thirds = std::iter::successors(next(0), |(place, _)| next(place + 1));
+        assert!(thirds.eq((3..130).step_by(6).map(|number| (number as usize, number))));
+        assert!(table.find(0, |_| false).is_none() && table.find(SLOTS, |_| true).is_none());
     }
 
     #[test]

@@ -122,10 +122,15 @@ impl Pool {
     /// Ends the worker and the porter for good, and waits for them, as long as a page takes at most. Not in a forked
     /// child, where there are none.
     pub fn dismiss(&self) {
+        self.dismiss_all(false);
+    }
+
+    /// The same; does the pool end?
+    pub(super) fn dismiss_all(&self, ended: bool) {
         if process::forked() {
             return;
         }
-        self.shut_door();
+        self.shut_door(ended);
         let Some(worker) = self.worker.as_ref() else {
             return;
         };

@@ -17,7 +17,9 @@ use crate::alloc::order::COMMON;
 use crate::backend::BackendError;
 use crate::backend::staging::Moment;
 use crate::base::error::Error;
+use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,7 +80,8 @@ impl Pool {
     /// `free_chunk`.
     pub fn chunk(&self, line: (u64, u64), bytes: u64, stream: StreamHandle) -> Result<Chunk, Error> {
         let mut chunks = self.chunks.lock();
-        let known = chunks.iter().position(|chunk| chunk.line == line);
+        // whoever calls again has used it last
+        let known = chunks.iter().rposition(|chunk| chunk.line == line);
         let known = known.and_then(|place| chunks.remove(place));
         drop(chunks);
         if let Some(mut chunk) = known {
@@ -102,22 +105,26 @@ impl Pool {
     /// For the next copy on the stream. What is too many goes, the oldest first; one whose copies are under way is then as good
     /// as new.
     pub fn keep_chunk(&self, chunk: Chunk) {
-        self.put_chunk(chunk);
+        let mut chunks = self.put_chunk(chunk);
         for _ in 0..LOOKS {
-            let mut chunks = self.chunks.lock();
             let oldest = (chunks.len() > KEPT).then(|| chunks.pop_front()).flatten();
-            drop(chunks);
             let Some(oldest) = oldest else { return };
+            drop(chunks);
             self.give_back_chunk(oldest);
+            chunks = self.chunks.lock();
         }
     }
 
-    fn put_chunk(&self, chunk: Chunk) {
+    fn put_chunk(&self, chunk: Chunk) -> RankedGuard<'_, VecDeque<Chunk>> {
         let mut chunks = self.chunks.lock();
-        // the end has been through the list: the chunk's memory is gone
-        if !self.ended.load(Ordering::Relaxed) {
-            chunks.push_back(chunk);
+        if self.ended.load(Ordering::Relaxed) {
+            // the end has been through the list: the chunk's memory is gone
+            drop(chunks);
+            drop(chunk);
+            return self.chunks.lock();
         }
+        chunks.push_back(chunk);
+        chunks
     }
 
     /// Its memory is free when what is queued on the stream is complete. Tried twice, since nobody would do it later.
@@ -145,17 +152,20 @@ impl Pool {
         if chunk.is_over() {
             return self.free_synced(chunk.at).is_ok();
         }
-        self.put_chunk(chunk);
+        drop(self.put_chunk(chunk));
         false
     }
 
-    /// The pool ends: queued work is waited for before the memory goes. The caller holds the books.
-    pub(super) fn end_chunks(&self, heap: &mut Heap) {
-        for chunk in mem::take(&mut *self.chunks.lock()) {
+    /// The pool ends: queued work is waited for before the memory goes. The caller holds the books, and drops what this gives
+    /// when it does not: with a moment may go all that the driver has of it.
+    pub(super) fn end_chunks(&self, heap: &mut Heap) -> VecDeque<Chunk> {
+        let chunks = mem::take(&mut *self.chunks.lock());
+        for chunk in &chunks {
             if let Ok(block) = heap.find_block(chunk.at.0) {
                 self.part_with(chunk.at);
                 let _ = heap.free(block, COMMON, true);
             }
         }
+        chunks
     }
 }

@@ -4,6 +4,7 @@
 //! That is more than stream order: the next owner of host memory may write it without any stream.
 
 use super::{Pool, translate};
+use crate::alloc::directory::State;
 use crate::backend::Backend;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
@@ -30,6 +31,18 @@ impl Pool {
         self.look_about();
         self.give_back_chunks(false);
         self.look_at_held();
+    }
+
+    /// May an address lie in the pool? Takes no lock.
+    #[inline]
+    pub fn may_contain(&self, at: Addr) -> bool {
+        self.directory.covers(at.0)
+    }
+
+    /// Does a live block begin there? Takes no lock.
+    #[inline]
+    pub fn has_block_at(&self, at: Addr) -> bool {
+        matches!(self.directory.state(at.0), State::Plain | State::Special)
     }
 
     /// The start of the live block that an address lies in.

@@ -9,7 +9,7 @@
 //! memory, gives some back, or tells what it holds: what importers have given back by then counts. Should it panic, nobody
 //! waits for it any more, importers find the pool gone, and what they have stays lent until the pool ends.
 //!
-//! Locks: `door` and the bell, of one rank and never both at once; no call of the backend is made under either. The porter
+//! Locks: `entrance` and the bell, of one rank and never both at once; no call of the backend is made under either. The porter
 //! takes `Heap`, and only tries `Grow`.
 
 use super::{Pool, translate};
@@ -61,6 +61,27 @@ pub(super) struct Door {
     wake: Arc<Socket>,
     bell: Arc<(Ranked<Bell>, Condvar)>,
     thread: JoinHandle<()>,
+}
+
+/// Whether other processes may come in.
+#[derive(Debug)]
+pub(super) enum Entrance {
+    /// The pool has not been exported yet.
+    Closed,
+    Open(Door),
+    /// Nobody would end a porter any more: the pool has ended, or the process is about to.
+    Shut {
+        ended: bool,
+    },
+}
+
+impl Entrance {
+    fn door(&self) -> Option<&Door> {
+        match self {
+            Entrance::Open(door) => Some(door),
+            Entrance::Closed | Entrance::Shut { .. } => None,
+        }
+    }
 }
 
 impl Door {
@@ -343,19 +364,25 @@ impl Pool {
             return Err(Error::Unloaded);
         }
         let mut device = [0; 2];
-        let mut door = self.door.lock();
-        if door.is_none() {
-            drop(door);
+        let mut entrance = self.entrance.lock();
+        if let Entrance::Closed = &*entrance {
+            drop(entrance);
             let asked = self.backend.device_number();
             device = asked.map_err(|error| translate(error, StreamHandle(0)))?;
-            door = self.door.lock();
+            entrance = self.entrance.lock();
         }
-        let open = match &*door {
-            Some(open) => open,
-            None => door.insert(Door::open(self, device).map_err(|error| translate(error, StreamHandle(0)))?),
+        // looked at under the lock: the pool may have ended meanwhile
+        if let Entrance::Closed = &*entrance {
+            let door = Door::open(self, device).map_err(|error| translate(error, StreamHandle(0)))?;
+            *entrance = Entrance::Open(door);
+        }
+        let open = match &*entrance {
+            Entrance::Open(open) => open,
+            Entrance::Shut { ended: true } => return Err(Error::PoolDestroyed { handle: 0 }),
+            Entrance::Closed | Entrance::Shut { ended: false } => return Err(Error::Unloaded),
         };
         let (answer, bell) = (f(open), open.bell.clone());
-        drop(door);
+        drop(entrance);
         if bell.0.lock().failed {
             return Err(Error::Internal(
                 "the thread that answers importers has panicked, so the pool cannot be shared any more"
@@ -381,11 +408,11 @@ impl Pool {
         if !lent || PORTER.get() {
             return;
         }
-        let door = self.door.lock();
-        let Some((bell, wake)) = door.as_ref().map(|open| (open.bell.clone(), open.wake.clone())) else {
+        let entrance = self.entrance.lock();
+        let Some((bell, wake)) = entrance.door().map(|open| (open.bell.clone(), open.wake.clone())) else {
             return;
         };
-        drop(door);
+        drop(entrance);
         let mut state = bell.0.lock();
         state.asked += 1;
         let mine = state.asked;
@@ -396,8 +423,10 @@ impl Pool {
     }
 
     /// Ends the porter for good, and waits for it. Importers then find the pool gone; what they have they keep.
-    pub(super) fn shut_door(&self) {
-        let Some(door) = self.door.lock().take() else {
+    pub(super) fn shut_door(&self, ended: bool) {
+        let shut = Entrance::Shut { ended };
+        let before = std::mem::replace(&mut *self.entrance.lock(), shut);
+        let Entrance::Open(door) = before else {
             return;
         };
         door.bell.0.lock().closing = true;

@@ -159,14 +159,14 @@ impl Pool {
     /// Ends the pool: waits for queued work, gives all memory back, reports what was live. Later calls fail
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {
-        self.dismiss();
+        self.dismiss_all(true);
         let _grow = self.grow.lock();
         let mut heap = self.heap.lock();
         if self.ended.swap(true, Ordering::Relaxed) {
             return Leaked::default();
         }
         heap.serve_nobody();
-        self.end_chunks(&mut heap);
+        let chunks = self.end_chunks(&mut heap);
         let slot = heap.space.slot();
         let (reuse, threshold) = (heap.reuse, heap.release_threshold);
         let heap = {
@@ -176,6 +176,7 @@ impl Pool {
             drop(heap);
             old
         };
+        drop(chunks);
         let leaked = live_blocks(&heap);
         if self.backend.usable() {
             self.give_up(heap);

@@ -198,6 +198,7 @@ calls! {
     access "cuMemGetAccess" (*mut u64, *const [c_int; 2], u64) -> Code;
     fail "standin_fail" (*const c_char, u64, c_int);
     fail_any "standin_fail_any" (u64, c_int);
+    delay "standin_delay" (*const c_char, u64, u64);
     calls "standin_calls" (*const c_char) -> u64;
     reset_faults "standin_reset_faults" ();
     faults_left "standin_faults_left" () -> u64;
@@ -255,6 +256,12 @@ pub fn calls(name: &str) -> u64 {
 pub fn fail(name: &str, nth: u64, code: c_int) {
     let name = CString::new(name).expect("a name");
     control!(fail(name.as_ptr(), nth, code));
+}
+
+/// The nth call of a name from now takes so much longer.
+pub fn delay(name: &str, nth: u64, microseconds: u64) {
+    let name = CString::new(name).expect("a name");
+    control!(delay(name.as_ptr(), nth, microseconds));
 }
 
 /// A device's primary context, current on this thread, for a program that uses streams of its own.

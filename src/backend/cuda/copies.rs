@@ -219,13 +219,16 @@ impl Moment for Recorded {
 
     fn wait(&self) -> Result<(), BackendError> {
         let synchronize = || {
+            self.context.alive()?;
             let _mode = relax(self.context.driver)?;
+            driver::still_usable()?;
             // SAFETY: as above.
             let code = unsafe { (self.context.driver.symbols.event_synchronize)(self.event.handle()) };
             self.context.check("cuEventSynchronize", code)
         };
-        // what fails twice would fail for ever
-        if !self.is_over() && synchronize().is_err() && !self.is_over() {
+        // it is not asked before whether it is over: who waits for what has just been queued would be told no. What fails
+        // twice would fail for ever
+        if synchronize().is_err() && !self.is_over() {
             synchronize()?;
         }
         driver::still_usable()?;

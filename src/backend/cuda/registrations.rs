@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`: for every context, and reached by kernels.
 pub(super) const FLAGS: c_uint = 1 | 2;
@@ -37,6 +37,14 @@ struct Range {
     bytes: u64,
     state: State,
 }
+
+impl Range {
+    fn changes(&self) -> bool {
+        matches!(self.state, State::Changing)
+    }
+}
+
+type Ranges = MutexGuard<'static, BTreeMap<u64, Range>>;
 
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 /// A range is `Changing` no more.
@@ -65,30 +73,46 @@ pub fn register(driver: &'static Driver, at: Addr, bytes: u64) -> Result<(), Bac
     let state = State::Changing;
     ranges.insert(at.0, Range { bytes, state });
     drop(ranges);
-    let locked = lock_unless_locked(driver, at, bytes);
-    let (state, outcome) = match locked {
-        Ok(state) => (Some(state), Ok(())),
-        Err(error) => (None, Err(error)),
-    };
-    change(at.0, state);
-    outcome
+    let mut change = Change { at: at.0, to: None };
+    change.to = Some(lock_unless_locked(driver, at, bytes)?);
+    Ok(())
 }
 
-/// A range that was `Changing` has this state now; None: it is no more.
-fn change(at: u64, state: Option<State>) {
-    let mut ranges = lock(&RANGES);
-    match state {
-        Some(state) => {
-            if let Some(range) = ranges.get_mut(&at) {
-                range.state = state;
+/// Whoever has set a range to `Changing`. Others wait for its end, so that comes with a panic, too.
+struct Change {
+    at: u64,
+    /// What the range is then; None: it is no more.
+    to: Option<State>,
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let mut ranges = lock(&RANGES);
+        match self.to.take() {
+            Some(state) => {
+                if let Some(range) = ranges.get_mut(&self.at) {
+                    range.state = state;
+                }
+            }
+            None => {
+                ranges.remove(&self.at);
             }
         }
-        None => {
-            ranges.remove(&at);
-        }
+        drop(ranges);
+        CHANGED.notify_all();
     }
-    drop(ranges);
-    CHANGED.notify_all();
+}
+
+/// Waits until that is no longer `Changing`.
+fn settled(mut ranges: Ranges, is_changing: impl Fn(&Ranges) -> bool) -> Ranges {
+    while is_changing(&ranges) {
+        ranges = CHANGED.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+    }
+    ranges
+}
+
+fn any_changes(ranges: &Ranges) -> bool {
+    ranges.values().any(Range::changes)
 }
 
 fn lock_unless_locked(driver: &'static Driver, at: Addr, bytes: u64) -> Result<State, BackendError> {
@@ -116,22 +140,27 @@ fn lock_pages(driver: &'static Driver, at: u64, bytes: u64) -> Result<Arc<Contex
     Ok(context)
 }
 
-/// Ends a registration, after all work of contexts in use. False: nothing was registered there.
+/// Ends a registration, after all work of contexts in use. False: nothing was registered there, once what other threads do
+/// with it has come to its end.
 pub fn unregister(at: Addr) -> Result<bool, BackendError> {
     driver::still_usable()?;
-    let begun = lock(&RANGES)
-        .get_mut(&at.0)
-        .map(|range| mem::replace(&mut range.state, State::Changing));
-    let state = match begun {
-        None | Some(State::Changing) => return Ok(false),
-        Some(state) => state,
+    let mut ranges = settled(lock(&RANGES), |ranges| {
+        ranges.get(&at.0).is_some_and(Range::changes)
+    });
+    let Some(range) = ranges.get_mut(&at.0) else {
+        return Ok(false);
     };
-    let unlocked = match &state {
-        State::Ours(context) => unlock_pages(context, at.0),
-        _ => Ok(()),
+    let state = mem::replace(&mut range.state, State::Changing);
+    drop(ranges);
+    let mut change = Change {
+        at: at.0,
+        to: Some(state),
     };
-    change(at.0, unlocked.is_err().then_some(state));
-    unlocked.map(|()| true)
+    if let Some(State::Ours(context)) = &change.to {
+        unlock_pages(context, at.0)?;
+    }
+    change.to = None;
+    Ok(true)
 }
 
 fn unlock_pages(context: &Arc<Context>, at: u64) -> Result<(), BackendError> {
@@ -155,18 +184,35 @@ pub fn shutdown() {
     if !driver::usable() {
         return;
     }
-    let mut ranges = lock(&RANGES);
-    while ranges
-        .values()
-        .any(|range| matches!(range.state, State::Changing))
-    {
-        ranges = CHANGED.wait(ranges).unwrap_or_else(PoisonError::into_inner);
-    }
+    let mut ranges = settled(lock(&RANGES), any_changes);
     let all = mem::take(&mut *ranges);
     drop(ranges);
     for (at, range) in all {
         if let State::Ours(context) = &range.state {
             let _ = unlock_pages(context, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    /// A panic of the thread that registers memory, or lets go of it, leaves nobody waiting.
+    #[test]
+    fn a_change_that_panics_ends() {
+        for to in [None, Some(State::Theirs)] {
+            let (at, lasts) = (1 << 40, to.is_some());
+            let state = State::Changing;
+            lock(&RANGES).insert(at, Range { bytes: 1, state });
+            let panicked = catch_unwind(move || {
+                let _change = Change { at, to };
+                panic!("as a driver's answer might");
+            });
+            assert!(panicked.is_err());
+            let mut ranges = settled(lock(&RANGES), any_changes);
+            assert_eq!(ranges.remove(&at).is_some(), lasts);
         }
     }
 }

@@ -201,9 +201,13 @@ pub(super) fn is_locked(file: &File) -> bool {
     code != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Opens a file once more, so that a lock through one of the two is not the other's.
-pub(super) fn open_anew(file: &File) -> Result<File, BackendError> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+/// By which path a file is opened once more, so that a lock through one of the two is not the other's.
+pub(super) fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Opens a file by its path.
+pub(super) fn open(path: &str) -> Result<File, BackendError> {
     let own = File::options().read(true).write(true).open(path);
     own.map_err(|error| failed("open of an event's file", error))
 }
@@ -216,10 +220,20 @@ pub(super) fn close(descriptor: RawFd) {
     unsafe { libc::close(descriptor) };
 }
 
-/// Has `handler` called in each forked child before `fork` returns there.
-pub(super) fn at_fork_in_child(handler: extern "C" fn()) -> Result<(), BackendError> {
-    // SAFETY: a function that stays loaded with the library.
-    match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
+/// What is called around each `fork`.
+pub(super) struct AtFork {
+    /// Before it.
+    pub(super) before: extern "C" fn(),
+    /// After it, in the parent, also if there is no child.
+    pub(super) in_parent: extern "C" fn(),
+    /// After it, in the child.
+    pub(super) in_child: extern "C" fn(),
+}
+
+/// Has these called from now on.
+pub(super) fn at_fork(calls: &AtFork) -> Result<(), BackendError> {
+    // SAFETY: functions that stay loaded with the library.
+    match unsafe { libc::pthread_atfork(Some(calls.before), Some(calls.in_parent), Some(calls.in_child)) } {
         0 => Ok(()),
         code => Err(failed("pthread_atfork", Error::from_raw_os_error(code))),
     }

@@ -27,6 +27,11 @@ impl<T> Slots<T> {
         }
     }
 
+    /// May a table with this tag have such a handle?
+    pub(super) const fn may_have(tag: usize, handle: usize) -> bool {
+        (handle ^ tag) >> SLOT_BITS == 0
+    }
+
     fn slot(&self, handle: usize) -> Option<usize> {
         let slot = handle ^ self.tag;
         (slot < self.entries.len()).then_some(slot)

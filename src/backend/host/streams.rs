@@ -78,7 +78,8 @@ pub(super) fn is_ours(id: StreamId) -> bool {
 
 /// Is this the handle of a live host stream? False in a forked child.
 pub fn is_stream(stream: StreamHandle) -> bool {
-    gate::usable() && read().handles.get(stream.0).is_some()
+    // a driver's handle is told by its number, without the lock that threads share
+    Slots::<Arc<Stream>>::may_have(TAG, stream.0) && gate::usable() && read().handles.get(stream.0).is_some()
 }
 
 /// Starts a stream and its worker thread.
