@@ -20,6 +20,7 @@ pub mod fence;
 pub mod host;
 pub mod import;
 pub mod ipc;
+mod key;
 pub mod ledger;
 pub mod metered;
 pub mod nvtx;
