@@ -29,6 +29,13 @@ use std::thread::LocalKey;
 /// Threads that can have a value at once.
 const MOST: usize = 2048;
 
+/// Sets the lowest bit that is 0.
+fn claim(word: &AtomicU64) -> Option<usize> {
+    let lowest = |bits: u64| (bits != !0).then(|| bits | (bits + 1));
+    let before = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest);
+    Some(before.ok()?.trailing_ones() as usize)
+}
+
 /// What each thread can have of its own.
 pub trait Value: 'static {
     /// What it is at first. A constant, so that nothing can go wrong once a place is taken.
@@ -60,10 +67,9 @@ impl<T: Value> Store<T> {
 
     /// Puts a value into a place of its own.
     fn take(&self) -> Option<NonNull<T>> {
-        let place = (0..MOST).find(|place| {
-            let (word, bit) = (&self.taken[place / 64], 1 << (place % 64));
-            word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Acquire) & bit == 0
-        })?;
+        let place = (0..)
+            .zip(&self.taken)
+            .find_map(|(n, word)| Some(64 * n + claim(word)?))?;
         let place = self.places[place].get();
         // SAFETY: from now on the place is this thread's, and nothing refers to what was there before.
         unsafe { (*place).write(T::FRESH) };
