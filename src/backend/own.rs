@@ -232,7 +232,8 @@ mod words {
     pub fn get() -> (*const (), usize) {
         let (address, of);
         // SAFETY: the descriptor's call gives in rax how far the words are from where fs is, and keeps all else: but for
-        // vector registers in C libraries before 2.40 (glibc's bug 31372). Both words are this thread's.
+        // vector and mask registers in C libraries before 2.40 (glibc's bug 31372), of which the compiler forgets those that the
+        // processor it compiles for does not have. Both words are this thread's.
         unsafe {
             asm!(
                 "leaq weir_own_words@tlsdesc(%rip), %rax",
@@ -243,6 +244,10 @@ mod words {
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
+                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+                out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
                 options(att_syntax)
             );
         }
@@ -261,6 +266,10 @@ mod words {
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
+                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+                out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
                 options(att_syntax)
             );
         }
