@@ -28,6 +28,7 @@ pub mod own;
 pub mod process;
 pub mod sparse;
 pub mod staging;
+pub mod store;
 pub mod transfer;
 
 /// Why a backend call failed. A failed call has changed nothing.

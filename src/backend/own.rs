@@ -8,33 +8,21 @@
 //!
 //! In the static block is what the libraries have that a program is linked with, and what is in a library that is loaded later
 //! if all its thread-local storage fits into what the C library has set aside for such, some 500 bytes for all of them
-//! together. So the values are not thread-local storage: they lie in a table of the library's, `Store`, a thread takes
-//! a place in it when it first needs one, and gives it back when it ends. That costs no call of the system, needs no memory
-//! that could be missing, and leak checkers look into it.
+//! together. So the values are not thread-local storage: they lie in a `Store`, a thread takes a place in it when it first
+//! needs one, and gives it back when it ends.
 //!
 //! Invariant: a place is taken if and only if one thread's `local` names it, or its value was not empty when its thread ended,
 //! or that thread's end was not told: it called first when the C library had gone through the keys (`key.rs`) for the last time.
 
 use super::key::Key;
-use std::cell::{Cell, UnsafeCell};
+use super::store::Store;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::LocalKey;
-
-/// Threads that can have a value at once.
-const MOST: usize = 2048;
-
-/// Sets the lowest bit that is 0.
-fn claim(word: &AtomicU64) -> Option<usize> {
-    let lowest = |bits: u64| (bits != !0).then(|| bits | (bits + 1));
-    let before = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest);
-    Some(before.ok()?.trailing_ones() as usize)
-}
 
 /// What each thread can have of its own.
 pub trait Value: 'static {
@@ -43,45 +31,6 @@ pub trait Value: 'static {
 
     /// The thread ends: empties it, and says whether it did.
     fn end(&self) -> bool;
-}
-
-/// Where the values are. It is all zero at first, so it takes no room in the library's file, nor in memory before it is used.
-pub struct Store<T> {
-    /// A bit for each place.
-    taken: [AtomicU64; MOST / 64],
-    places: [UnsafeCell<MaybeUninit<T>>; MOST],
-}
-
-// SAFETY: a place is touched by nobody but the thread that has taken it, which gives it up before another one takes it.
-unsafe impl<T> Sync for Store<T> {}
-
-impl<T: Value> Store<T> {
-    /// Nothing is taken.
-    #[allow(clippy::new_without_default)] // `Default` could not be const.
-    pub const fn new() -> Store<T> {
-        Store {
-            taken: [const { AtomicU64::new(0) }; MOST / 64],
-            places: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
-        }
-    }
-
-    /// Puts a value into a place of its own.
-    fn take(&self) -> Option<NonNull<T>> {
-        let place = (0..)
-            .zip(&self.taken)
-            .find_map(|(n, word)| Some(64 * n + claim(word)?))?;
-        let place = self.places[place].get();
-        // SAFETY: from now on the place is this thread's, and nothing refers to what was there before.
-        unsafe { (*place).write(T::FRESH) };
-        NonNull::new(place.cast())
-    }
-
-    /// Nothing refers to the value any more.
-    fn give_back(&self, value: NonNull<T>) {
-        let place =
-            (value.addr().get() - self.places.as_ptr().addr()) / size_of::<UnsafeCell<MaybeUninit<T>>>();
-        self.taken[place / 64].fetch_and(!(1 << (place % 64)), Ordering::Release);
-    }
 }
 
 /// A value of each thread that needs no drop.
@@ -297,8 +246,9 @@ mod words {
 
 #[cfg(test)]
 mod tests {
+    use super::super::store::MOST;
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     static ENDED: AtomicUsize = AtomicUsize::new(0);
 
@@ -350,16 +300,12 @@ mod tests {
                 b.set(u64::from(n) << 32);
             }
         };
-        let taken = |store: &Store<Cell<u32>>| {
-            let words = store.taken.iter().map(|word| word.load(Ordering::Relaxed));
-            words.map(u64::count_ones).sum::<u32>()
-        };
         for _ in 0..MOST / 8 + 1 {
             let threads: Vec<_> = (10..18).map(|n| std::thread::spawn(move || ask(n))).collect();
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().expect("no panic"));
-            assert_eq!(taken(&STORE_OF_A), 0, "given back");
+            assert_eq!(STORE_OF_A.taken(), 0, "given back");
         }
         assert_eq!(
             ENDED.load(Ordering::Relaxed),
@@ -378,20 +324,7 @@ mod tests {
         for good in [false, true, true] {
             let thread = std::thread::spawn(move || OF.get().expect("a place").set(good));
             thread.join().expect("the panic was no part of it");
-            assert_eq!(STORE.taken[0].load(Ordering::Relaxed), 1);
+            assert_eq!(STORE.taken(), 1);
         }
-    }
-
-    /// More than there are get none, and all are different.
-    #[test]
-    fn places_run_out() {
-        static STORE: Store<Cell<u64>> = Store::new();
-        let mut all: Vec<_> = (0..MOST).map(|_| STORE.take().expect("a place")).collect();
-        assert!(STORE.take().is_none());
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), MOST);
-        STORE.give_back(all[70]);
-        assert_eq!(STORE.take(), Some(all[70]));
     }
 }

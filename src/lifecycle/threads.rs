@@ -14,7 +14,8 @@
 use super::end;
 use super::message::Message;
 use super::registry::POOLS;
-use crate::backend::own::{Mine, Own, Store, Value};
+use crate::backend::own::{Mine, Own, Value};
+use crate::backend::store::Store;
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
