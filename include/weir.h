@@ -595,7 +595,9 @@ const char *weir_status_name(int status);
 /**
  * The message of this thread's last failed call: what was asked, why it failed, the numbers, and what to try.
  * "" if none has failed. At most 1023 bytes of UTF-8. It belongs to weir, stays as it is through calls that
- * succeed, and is valid until the next call that fails on the same thread.
+ * succeed, and is valid until the next call that fails on the same thread, or the thread ends. There is room for the messages
+ * of 2,048 threads at once; a thread beyond these, and one whose thread-specific data is being destroyed, may be told only that
+ * there is none.
  */
 const char *weir_last_error(void);
 

@@ -21,6 +21,7 @@ pub mod fence;
 pub mod host;
 pub mod import;
 pub mod ipc;
+mod key;
 pub mod ledger;
 pub mod metered;
 pub mod nvtx;
@@ -28,6 +29,7 @@ pub mod own;
 pub mod process;
 pub mod sparse;
 pub mod staging;
+pub mod store;
 pub mod transfer;
 
 /// Why a backend call failed. A failed call has changed nothing.

@@ -8,89 +8,47 @@
 //!
 //! In the static block is what the libraries have that a program is linked with, and what is in a library that is loaded later
 //! if all its thread-local storage fits into what the C library has set aside for such, some 500 bytes for all of them
-//! together. So the values are not thread-local storage: they lie in a table of the library's, `Store`, a thread takes
-//! a place in it when it first needs one, and gives it back when it ends. That costs no call of the system, needs no memory
-//! that could be missing, and leak checkers look into it.
+//! together. So the values are not thread-local storage: they lie in a `Store`, a thread takes a place in it when it first
+//! needs one, and gives it back when it ends.
 //!
-//! Invariant: a place is taken if and only if one thread's `local` names it, or its value was not empty when its thread ended.
+//! Invariant: a place is taken if and only if one thread's `local` names it, or its value was not empty when its thread ended,
+//! or that thread's end was not told: it called first when the C library had gone through the keys (`key.rs`) for the last time.
 
-use std::cell::{Cell, UnsafeCell};
+use super::key::Key;
+use super::store::Store;
+use std::cell::Cell;
+use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::LocalKey;
 
-/// Threads that can have a value at once.
-const MOST: usize = 2048;
+/// What each thread can have of its own.
+pub trait Value: 'static {
+    /// What it is at first. A constant, so that nothing can go wrong once a place is taken.
+    const FRESH: Self;
 
-/// Where the values are. It is all zero at first, so it takes no room in the library's file, nor in memory before it is used.
-pub struct Store<T> {
-    /// A bit for each place.
-    taken: [AtomicU64; MOST / 64],
-    places: [UnsafeCell<MaybeUninit<T>>; MOST],
-}
-
-// SAFETY: a place is touched by nobody but the thread that has taken it, which gives it up before another one takes it.
-unsafe impl<T> Sync for Store<T> {}
-
-impl<T> Store<T> {
-    /// Nothing is taken.
-    #[allow(clippy::new_without_default)] // `Default` could not be const.
-    pub const fn new() -> Store<T> {
-        Store {
-            taken: [const { AtomicU64::new(0) }; MOST / 64],
-            places: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
-        }
-    }
-
-    /// Puts a value into a place of its own.
-    fn take(&self, fresh: fn() -> T) -> Option<NonNull<T>> {
-        let place = (0..MOST).find(|place| {
-            let (word, bit) = (&self.taken[place / 64], 1 << (place % 64));
-            word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Acquire) & bit == 0
-        })?;
-        let place = self.places[place].get();
-        // SAFETY: from now on the place is this thread's, and nothing refers to what was there before.
-        unsafe { (*place).write(fresh()) };
-        NonNull::new(place.cast())
-    }
-
-    /// Nothing refers to the value any more.
-    fn give_back(&self, value: NonNull<T>) {
-        let place =
-            (value.addr().get() - self.places.as_ptr().addr()) / size_of::<UnsafeCell<MaybeUninit<T>>>();
-        self.taken[place / 64].fetch_and(!(1 << (place % 64)), Ordering::Release);
-    }
+    /// The thread ends: empties it, and says whether it did.
+    fn end(&self) -> bool;
 }
 
 /// A value of each thread that needs no drop.
-pub struct Own<T: 'static> {
+pub struct Own<T: Value> {
+    /// Where it is; NULL: the thread has none, `ended`: nor will it have one.
     local: LocalKey<Cell<*const T>>,
-    ending: LocalKey<Ending<T>>,
+    key: Key,
     store: &'static Store<T>,
-    fresh: fn() -> T,
-    at_end: fn(&T) -> bool,
-}
-
-/// Ends the value of a thread that ends.
-pub struct Ending<T: 'static>(pub &'static Own<T>);
-
-impl<T: 'static> Drop for Ending<T> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
 }
 
 /// The calling thread's value. It stays with that thread.
-pub struct Mine<T: 'static> {
+pub struct Mine<T> {
     /// Not `NonNull`: whether there is one is then a branch, which costs a hit less than a pointer that may be NULL.
     value: *const T,
     _stays: PhantomData<*const ()>,
 }
 
-impl<T: 'static> Deref for Mine<T> {
+impl<T> Deref for Mine<T> {
     type Target = T;
 
     #[inline(always)]
@@ -101,23 +59,14 @@ impl<T: 'static> Deref for Mine<T> {
     }
 }
 
-impl<T: 'static> Own<T> {
-    /// Values that are `fresh` at first, in places of this store, which nobody else uses. `ending` is this one's, and `at_end`
-    /// empties a value whose thread ends, and says whether it did.
-    pub const fn new(
-        local: LocalKey<Cell<*const T>>,
-        ending: LocalKey<Ending<T>>,
-        store: &'static Store<T>,
-        fresh: fn() -> T,
-        at_end: fn(&T) -> bool,
-    ) -> Own<T> {
+impl<T: Value> Own<T> {
+    /// Values in places of this store, which nobody else uses.
+    pub const fn new(local: LocalKey<Cell<*const T>>, store: &'static Store<T>) -> Own<T> {
         const { assert!(!std::mem::needs_drop::<T>(), "its end empties it") };
         Own {
             local,
-            ending,
+            key: Key::new(at_end::<T>),
             store,
-            fresh,
-            at_end,
         }
     }
 
@@ -129,40 +78,61 @@ impl<T: 'static> Own<T> {
         (of == ptr::from_ref(self).addr()).then(|| Mine::of(value.cast()))
     }
 
-    /// The calling thread's value. None: it has none, and `may` not have one, or the thread is about to end, or there is no place left.
+    /// The calling thread's value. None: it has none, and there is no place left, or it will not come to its end, or has.
     #[inline(always)]
-    pub fn get(&'static self, may: fn() -> bool) -> Option<Mine<T>> {
+    pub fn get(&'static self) -> Option<Mine<T>> {
         match self.known() {
             Some(mine) => Some(mine),
-            None => self.find(may),
+            None => self.find(),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn find(&'static self, may: fn() -> bool) -> Option<Mine<T>> {
-        let value = match NonNull::new(self.local.get().cast_mut()) {
-            Some(value) => value,
-            // the C library notes the destructor now, unless it has run
-            None if may() && self.ending.try_with(|_| ()).is_ok() => self.store.take(self.fresh)?,
-            None => return None,
-        };
-        self.local.set(value.as_ptr());
-        words::set(value.as_ptr().cast_const().cast(), ptr::from_ref(self).addr());
-        Some(Mine::of(value.as_ptr()))
+    fn find(&'static self) -> Option<Mine<T>> {
+        let mut value = self.local.get();
+        if value == self.ended() {
+            return None;
+        }
+        if value.is_null() {
+            let taken = self.store.take()?;
+            if !self.key.set(ptr::from_ref(self).cast()) {
+                self.store.give_back(taken);
+                return None;
+            }
+            value = taken.as_ptr();
+            self.local.set(value);
+        }
+        words::set(value.cast(), ptr::from_ref(self).addr());
+        Some(Mine::of(value))
     }
 
+    /// Where no value is.
+    fn ended(&'static self) -> *const T {
+        ptr::from_ref(self).cast()
+    }
+
+    /// The thread ends. What calls later, in destructors of keys that come behind this one, gets nothing: it might be told of no
+    /// other end.
     fn end(&'static self) {
-        let Some(value) = NonNull::new(self.local.get().cast_mut()) else {
-            return;
-        };
-        let empty = (self.at_end)(&Mine::of(value.as_ptr()));
-        self.local.set(ptr::null());
+        let value = self.local.replace(self.ended());
         words::set(ptr::null(), 0);
-        if empty {
+        // a panic must not reach the C library; what it leaves behind keeps its place
+        let empty = catch_unwind(AssertUnwindSafe(|| Mine::of(value).end())).unwrap_or(false);
+        if empty && let Some(value) = NonNull::new(value.cast_mut()) {
             self.store.give_back(value);
         }
     }
+
+    /// The library goes, and with it what ends a value.
+    pub fn close(&'static self) {
+        self.key.close();
+    }
+}
+
+extern "C" fn at_end<T: Value>(own: *mut c_void) {
+    // SAFETY: what `find` has set, for this `T`.
+    unsafe { &*own.cast::<Own<T>>() }.end();
 }
 
 impl<T> Mine<T> {
@@ -211,7 +181,8 @@ mod words {
     pub fn get() -> (*const (), usize) {
         let (address, of);
         // SAFETY: the descriptor's call gives in rax how far the words are from where fs is, and keeps all else: but for
-        // vector registers in C libraries before 2.40 (glibc's bug 31372). Both words are this thread's.
+        // vector and mask registers in C libraries before 2.40 (glibc's bug 31372), of which the compiler forgets those that the
+        // processor it compiles for does not have. Both words are this thread's.
         unsafe {
             asm!(
                 "leaq weir_own_words@tlsdesc(%rip), %rax",
@@ -222,6 +193,10 @@ mod words {
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
+                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+                out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
                 options(att_syntax)
             );
         }
@@ -240,6 +215,10 @@ mod words {
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
+                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
+                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+                out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
                 options(att_syntax)
             );
         }
@@ -267,26 +246,46 @@ mod words {
 
 #[cfg(test)]
 mod tests {
+    use super::super::store::MOST;
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     static ENDED: AtomicUsize = AtomicUsize::new(0);
 
-    fn ended(a: &Cell<u32>) -> bool {
-        ENDED.fetch_add(a.get() as usize, Ordering::Relaxed);
-        true
+    impl Value for Cell<u32> {
+        const FRESH: Cell<u32> = Cell::new(1);
+
+        fn end(&self) -> bool {
+            ENDED.fetch_add(self.get() as usize, Ordering::Relaxed);
+            true
+        }
+    }
+
+    impl Value for Cell<u64> {
+        const FRESH: Cell<u64> = Cell::new(2);
+
+        fn end(&self) -> bool {
+            true
+        }
+    }
+
+    impl Value for Cell<bool> {
+        const FRESH: Cell<bool> = Cell::new(false);
+
+        fn end(&self) -> bool {
+            assert!(self.get(), "the test's: this thread panics at its end");
+            true
+        }
     }
 
     thread_local! {
         static A: Cell<*const Cell<u32>> = const { Cell::new(ptr::null()) };
         static B: Cell<*const Cell<u64>> = const { Cell::new(ptr::null()) };
-        static END_OF_A: Ending<Cell<u32>> = const { Ending(&OF_A) };
-        static END_OF_B: Ending<Cell<u64>> = const { Ending(&OF_B) };
     }
     static STORE_OF_A: Store<Cell<u32>> = Store::new();
     static STORE_OF_B: Store<Cell<u64>> = Store::new();
-    static OF_A: Own<Cell<u32>> = Own::new(A, END_OF_A, &STORE_OF_A, || Cell::new(1), ended);
-    static OF_B: Own<Cell<u64>> = Own::new(B, END_OF_B, &STORE_OF_B, || Cell::new(2), |_| true);
+    static OF_A: Own<Cell<u32>> = Own::new(A, &STORE_OF_A);
+    static OF_B: Own<Cell<u64>> = Own::new(B, &STORE_OF_B);
 
     /// Whatever was asked for before, a thread finds its own value of the kind that it asks for, a fresh one at first, in a
     /// place that others had before, more of them than there are places.
@@ -294,44 +293,38 @@ mod tests {
     fn each_thread_has_its_own_of_each_kind_until_it_ends() {
         let ask = |n: u32| {
             for round in 0..3 {
-                let (a, b) = (
-                    OF_A.get(|| true).expect("a place"),
-                    OF_B.get(|| true).expect("a place"),
-                );
+                let (a, b) = (OF_A.get().expect("a place"), OF_B.get().expect("a place"));
                 assert_eq!(Cell::get(&a), if round == 0 { 1 } else { n });
                 assert_eq!(Cell::get(&b), if round == 0 { 2 } else { u64::from(n) << 32 });
                 a.set(n);
                 b.set(u64::from(n) << 32);
             }
         };
-        let taken = |store: &Store<Cell<u32>>| {
-            let words = store.taken.iter().map(|word| word.load(Ordering::Relaxed));
-            words.map(u64::count_ones).sum::<u32>()
-        };
         for _ in 0..MOST / 8 + 1 {
             let threads: Vec<_> = (10..18).map(|n| std::thread::spawn(move || ask(n))).collect();
             threads
                 .into_iter()
                 .for_each(|thread| thread.join().expect("no panic"));
-            assert_eq!(taken(&STORE_OF_A), 0, "given back");
+            assert_eq!(STORE_OF_A.taken(), 0, "given back");
         }
         assert_eq!(
             ENDED.load(Ordering::Relaxed),
             (MOST / 8 + 1) * (10..18).sum::<usize>()
         );
-        assert!(OF_A.get(|| false).is_none(), "this thread may not");
     }
 
-    /// More than there are get none, and all are different.
+    /// It stays where it is, the next thread has another place, and nothing else happens.
     #[test]
-    fn places_run_out() {
-        static STORE: Store<u8> = Store::new();
-        let mut all: Vec<_> = (0..MOST).map(|_| STORE.take(|| 0).expect("a place")).collect();
-        assert!(STORE.take(|| 0).is_none());
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), MOST);
-        STORE.give_back(all[70]);
-        assert_eq!(STORE.take(|| 0), Some(all[70]));
+    fn a_value_that_cannot_be_emptied_costs_its_place() {
+        thread_local! {
+            static LOCAL: Cell<*const Cell<bool>> = const { Cell::new(ptr::null()) };
+        }
+        static STORE: Store<Cell<bool>> = Store::new();
+        static OF: Own<Cell<bool>> = Own::new(LOCAL, &STORE);
+        for good in [false, true, true] {
+            let thread = std::thread::spawn(move || OF.get().expect("a place").set(good));
+            thread.join().expect("the panic was no part of it");
+            assert_eq!(STORE.taken(), 1);
+        }
     }
 }

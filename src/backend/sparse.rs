@@ -43,7 +43,8 @@ unsafe impl<T: Cell, const CHAPTER: u64> Send for Sparse<T, CHAPTER> {}
 // SAFETY: as above.
 unsafe impl<T: Cell, const CHAPTER: u64> Sync for Sparse<T, CHAPTER> {}
 
-fn map(bytes: usize) -> Result<NonNull<u8>, BackendError> {
+/// Fresh memory from the system.
+pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: fresh anonymous memory at an address of the system's choice.
     let at = unsafe {
         libc::mmap(
@@ -55,13 +56,21 @@ fn map(bytes: usize) -> Result<NonNull<u8>, BackendError> {
             0,
         )
     };
+    // nothing is mapped at 0
     if at == libc::MAP_FAILED {
-        return Err(BackendError::OutOfMemory(format!(
+        None
+    } else {
+        NonNull::new(at.cast())
+    }
+}
+
+fn map_books(bytes: usize) -> Result<NonNull<u8>, BackendError> {
+    map(bytes).ok_or_else(|| {
+        BackendError::OutOfMemory(format!(
             "no {bytes} B for the pool's books: {}",
             std::io::Error::last_os_error()
-        )));
-    }
-    Ok(NonNull::new(at.cast()).expect("nothing is mapped at 0"))
+        ))
+    })
 }
 
 impl<T: Cell, const CHAPTER: u64> Sparse<T, CHAPTER> {
@@ -69,7 +78,7 @@ impl<T: Cell, const CHAPTER: u64> Sparse<T, CHAPTER> {
     pub fn new(limit: u64) -> Result<Sparse<T, CHAPTER>, BackendError> {
         let chapters = limit.div_ceil(CHAPTER);
         let bytes = chapters as usize * size_of::<AtomicPtr<T>>();
-        let top = map(bytes)?;
+        let top = map_books(bytes)?;
         Ok(Sparse {
             top: top.cast(),
             chapters,
@@ -117,7 +126,7 @@ impl<T: Cell, const CHAPTER: u64> Sparse<T, CHAPTER> {
                     let count = (next..last)
                         .take_while(|&chapter| missing(chapter) == Some(true))
                         .count();
-                    let at = map(count * bytes)?;
+                    let at = map_books(count * bytes)?;
                     parts.push((at.addr().get(), count * bytes));
                     for part in 0..count {
                         // SAFETY: within what was just mapped.

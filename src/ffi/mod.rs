@@ -27,3 +27,12 @@ pub mod status;
 pub mod text;
 pub mod types;
 mod valgrind;
+
+/// The shared library stays loaded until the process ends; a shared object that the static one is part of may be closed.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_UNLOAD: extern "C" fn() = unload;
+
+extern "C" fn unload() {
+    crate::lifecycle::threads::unload();
+}

@@ -1,15 +1,13 @@
 //! The version, the names of status codes, and each thread's last error.
 //!
-//! The last error lies with what weir has of each thread, so it costs no heap memory. A thread that is ending has nothing of weir's
-//! any more; for the one that brings the process to its end there is a place of its own.
+//! The last error lies with what weir has of each thread, so it costs no heap memory. A thread of which weir has nothing, because
+//! there are too many or because it has come to its end, is told that there was an error, and no more.
 
 use super::status;
-use crate::lifecycle::message::Message;
 use crate::lifecycle::threads;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fmt, ptr};
+use std::fmt;
 
 /// Major version of this header.
 pub const WEIR_VERSION_MAJOR: i32 = 0;
@@ -18,38 +16,17 @@ pub const WEIR_VERSION_MINOR: i32 = 1;
 /// Patch version of this header.
 pub const WEIR_VERSION_PATCH: i32 = 0;
 
-/// That of a thread that can have none of its own any more, the first one that asks: at exit the main thread's.
-static LATE: Late = Late {
-    of: AtomicUsize::new(0),
-    message: Message::new(),
-};
-
-struct Late {
-    of: AtomicUsize,
-    message: Message,
-}
-
-// SAFETY: `message` is touched by the thread alone that has put its mark into `of`.
-unsafe impl Sync for Late {}
-
-/// The calling thread's last error, if there is room for one.
-fn with_last<R>(f: impl FnOnce(&Message) -> R) -> Option<R> {
-    thread_local! {
-        static MARK: Cell<u8> = const { Cell::new(0) };
-    }
-    if let Some(mine) = threads::own() {
-        return Some(f(&mine.error));
-    }
-    let mark = MARK.with(|mark| ptr::from_ref(mark).addr());
-    let was = LATE
-        .of
-        .compare_exchange(0, mark, Ordering::Acquire, Ordering::Relaxed);
-    (was == Ok(0) || was == Err(mark)).then(|| f(&LATE.message))
+thread_local! {
+    /// Has a call of this thread failed?
+    static FAILED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Makes this the thread's last error, cut at a character if it is too long.
 pub(super) fn set_last_error(message: fmt::Arguments<'_>) {
-    with_last(|last| last.set(message));
+    FAILED.set(true);
+    if let Some(mine) = threads::own() {
+        mine.error.set(message);
+    }
 }
 
 /// This thread's last error.
@@ -81,10 +58,16 @@ pub extern "C" fn weir_status_name(status: c_int) -> *const c_char {
 
 /// The message of this thread's last failed call: what was asked, why it failed, the numbers, and what to try.
 /// "" if none has failed. At most 1023 bytes of UTF-8. It belongs to weir, stays as it is through calls that
-/// succeed, and is valid until the next call that fails on the same thread.
+/// succeed, and is valid until the next call that fails on the same thread, or the thread ends. There is room for the messages
+/// of 2,048 threads at once; a thread beyond these, and one whose thread-specific data is being destroyed, may be told only that
+/// there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_last_error() -> *const c_char {
-    with_last(Message::as_ptr).unwrap_or(c"weir: this thread has no room for what an error says".as_ptr())
+    match threads::own() {
+        Some(mine) if !mine.error.is_empty() => mine.error.as_ptr(),
+        _ if FAILED.get() => c"weir: this thread has no room for what an error says".as_ptr(),
+        _ => c"".as_ptr(),
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,11 @@ impl Message {
         let _ = fmt::Write::write_fmt(&mut &*self, text);
     }
 
+    /// Has it never been set?
+    pub fn is_empty(&self) -> bool {
+        self.length.get() == 0
+    }
+
     /// Its first byte; it ends with a NUL.
     pub fn as_ptr(&self) -> *const c_char {
         self.text.as_ptr().cast()

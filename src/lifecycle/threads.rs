@@ -14,7 +14,8 @@
 use super::end;
 use super::message::Message;
 use super::registry::POOLS;
-use crate::backend::own::{Ending, Mine, Own, Store};
+use crate::backend::own::{Mine, Own, Value};
+use crate::backend::store::Store;
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::pool::{Pool, ThreadCache};
@@ -91,26 +92,29 @@ pub struct Caches {
 /// A pool and its handle.
 type Last = (usize, Arc<Pool>);
 
-/// Gives back what a thread has that ends. Says whether it has nothing any more.
-fn at_end(mine: &Caches) -> bool {
-    // in a forked child other threads' locks may be held for ever, and all belongs to the parent
-    if !end::forked() {
-        for slot in &mine.slots {
-            slot.set(0, 0, None);
+impl Value for Caches {
+    const FRESH: Caches = Caches::new();
+
+    /// Gives back what the thread has.
+    fn end(&self) -> bool {
+        // in a forked child other threads' locks may be held for ever, and all belongs to the parent
+        if !end::forked() {
+            for slot in &self.slots {
+                slot.set(0, 0, None);
+            }
         }
+        self.remember(None);
+        let left = self.last.try_borrow().map_or(true, |last| last.is_some());
+        !left && !self.slots.iter().any(Slot::has_cache)
     }
-    mine.remember(None);
-    let left = mine.last.try_borrow().map_or(true, |last| last.is_some());
-    !left && !mine.slots.iter().any(Slot::has_cache)
 }
 
 thread_local! {
     static MINE: Cell<*const Caches> = const { Cell::new(std::ptr::null()) };
-    static AT_END: Ending<Caches> = const { Ending(&OWN) };
 }
 
 static STORE: Store<Caches> = Store::new();
-static OWN: Own<Caches> = Own::new(MINE, AT_END, &STORE, Caches::new, at_end);
+static OWN: Own<Caches> = Own::new(MINE, &STORE);
 
 #[inline(always)]
 fn place(pool: usize, stream: StreamHandle) -> usize {
@@ -118,16 +122,21 @@ fn place(pool: usize, stream: StreamHandle) -> usize {
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
 
-/// What the calling thread has, if it has called weir before and is not about to end.
+/// What the calling thread has, if it has called weir before and has not come to its end.
 #[inline(always)]
 pub fn mine() -> Option<Mine<Caches>> {
     OWN.known()
 }
 
-/// The same; it may have something from now on, unless it would never come to its end.
+/// The same; it may have something from now on.
 #[inline(always)]
 pub fn own() -> Option<Mine<Caches>> {
-    OWN.get(|| !end::exiting())
+    OWN.get()
+}
+
+/// The library goes. At the process's end nothing ends what threads still have; who unloads it has no thread in it.
+pub fn unload() {
+    OWN.close();
 }
 
 impl Caches {

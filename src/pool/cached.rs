@@ -120,6 +120,11 @@ impl ThreadCache {
         self.stream_is_the_same() && self.cache.keep_all(blocks.map(|at| at.0))
     }
 
+    /// May it be asked in a process that was disturbed? The backend may be gone.
+    pub fn is_usable(&self) -> bool {
+        self.backend.usable()
+    }
+
     /// Does it serve nobody any more?
     pub fn is_ended(&self) -> bool {
         self.cache.gate.is_shut(Shut::Ended)
