@@ -226,7 +226,7 @@ impl Pool {
             drop(heap);
             heap = self.books_in_order(stream)?;
         }
-        let index = index_beside(&mut heap, own, stream);
+        let mut index = index_beside(&mut heap, own, stream);
         heap.serve(index);
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own.filter(|_| bytes > LONG) {
@@ -238,7 +238,12 @@ impl Pool {
         {
             return Ok(Addr(at));
         }
-        if let Some(at) = heap.alloc_sparingly(bytes, align, index) {
+        if heap.would_waste(bytes, align, index) {
+            drop(heap);
+            heap = self.look_for_shorter(*stream)?;
+            index = index_for_alloc(&mut heap, *stream);
+        }
+        if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             let short = heap.is_look_due();

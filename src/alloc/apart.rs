@@ -15,7 +15,7 @@
 
 use super::heap::Heap;
 use super::node::NIL;
-use super::order::COMMON;
+use super::order::{Arena, COMMON};
 use super::page::PageId;
 use super::plan::{Fill, Sources};
 use super::size::{class_of, round_up};
@@ -23,8 +23,10 @@ use super::transit::Plan;
 use crate::base::units::PageHandle;
 
 /// An extent is spared if there may be one that is no more than this part of it. (24 blocks of up to 2 MiB on four streams
-/// under a limit of 24 MiB, two million requests: 97 failed before, 21 with a fourth, 13 with this.)
+/// under a limit of 24 MiB, two million requests: 97 failed before, 9 with this.)
 const SPARED: u64 = 2;
+/// Allocations between a look in vain and the next one.
+const SELDOM: u64 = 16;
 
 impl Heap {
     /// Do pages that must stay apart meet at this address?
@@ -72,19 +74,17 @@ impl Heap {
         self.put_free(node, COMMON);
     }
 
-    /// Allocates from what is free for `stream`. But near the limit gives nothing if that would cut an extent while other streams
-    /// have a shorter one that is long enough, which may be everybody's by now: no page will move here to where the long one was.
+    /// Would an allocation for `stream` cut an extent, near the limit, while another stream has a much shorter one that may be
+    /// everybody's by now? Where pages stay apart none will move to where the long one was.
     #[inline(always)]
-    pub fn alloc_sparingly(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
-        match self.apart && self.would_waste(bytes, align, stream) {
-            true => None,
-            false => self.alloc(bytes, align, stream),
-        }
+    pub fn would_waste(&self, bytes: u64, align: u64, stream: u32) -> bool {
+        self.apart && self.is_crowded() && self.would_waste_here(bytes, align, stream)
     }
 
     #[inline(never)]
-    fn would_waste(&self, bytes: u64, align: u64, stream: u32) -> bool {
-        if !self.is_crowded() || !self.has_several_streams() || !self.reuse.opportunistic {
+    fn would_waste_here(&self, bytes: u64, align: u64, stream: u32) -> bool {
+        if !self.has_several_streams() || !self.reuse.opportunistic || self.stats.allocations < self.look_from
+        {
             return false;
         }
         let has_slab = |class| self.arena(stream).partial[class] != NIL;
@@ -97,11 +97,25 @@ impl Heap {
         };
         let nodes = &self.space.nodes;
         let least = nodes[found].len / SPARED;
-        len <= least
-            && self.arenas.iter().flatten().any(|arena| {
-                let other = arena.bins.best(nodes, len);
-                other != NIL && nodes[other].len <= least
-            })
+        let is_spare = |arena: &Arena| {
+            let id = arena.bins.best(nodes, len);
+            id != NIL
+                && nodes[id].len <= least
+                && round_up(nodes[id].start, align) + len <= nodes[id].end()
+                && arena.id.capture.is_none()
+                && (arena.reach.is_some() || !arena.events.is_empty())
+        };
+        let others = (COMMON + 1..)
+            .zip(&self.arenas[1..])
+            .filter(|&(other, _)| other != stream);
+        len <= least && others.filter_map(|(_, arena)| arena.as_deref()).any(is_spare)
+    }
+
+    /// Somebody has looked for such an extent. After a look in vain the next one waits a while.
+    pub fn has_looked(&mut self, found: bool) {
+        if !found {
+            self.look_from = self.stats.allocations + SELDOM;
+        }
     }
 
     /// The smallest of the pages that a failed call left without an address, if one is large enough.

@@ -235,14 +235,14 @@ impl Heap {
         self.stats.reserved > self.release_threshold
     }
 
-    /// Is the pool near its limit? Where pages stay apart it is when they are, whatever is in use of them.
+    /// Is the pool near its limit?
     pub(super) fn is_crowded(&self) -> bool {
-        let much = if self.apart {
-            self.stats.reserved
-        } else {
-            self.needed
-        };
-        much > self.crowded
+        self.needed > self.crowded || self.cramped && self.stats.reserved > self.crowded
+    }
+
+    /// A request found nothing free. What is held of pages that stay apart, and is not in use, is of no use to such requests.
+    pub fn note_miss(&mut self) {
+        self.cramped = self.apart && self.stats.reserved > self.crowded;
     }
 
     /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.

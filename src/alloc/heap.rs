@@ -92,6 +92,10 @@ pub struct Heap {
     /// A pool that needed more than this is near its limit: memory matters more than time, so threads keep nothing, and
     /// each free that is worth one has its event.
     pub crowded: u64,
+    /// There has been a miss while that was held: where pages stay apart it is near its limit, too.
+    pub(super) cramped: bool,
+    /// Number of the allocation from which on extents may be spared again (`apart`).
+    pub(super) look_from: u64,
     /// No extent, and so no block, crosses from one page to another (`apart`).
     pub apart: bool,
     /// Pages come with their addresses; they are apart then.
@@ -150,6 +154,8 @@ impl Heap {
             reuse,
             release_threshold,
             crowded: u64::MAX,
+            cramped: false,
+            look_from: 0,
             apart: false,
             placed: false,
         }

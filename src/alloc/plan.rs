@@ -47,6 +47,8 @@ pub struct Sources {
     pub page_min: u64,
     /// Pages are created no larger than this.
     pub page_max: u64,
+    /// What pages that move do not suffice for is created beside the window, not in it.
+    pub aside: bool,
 }
 
 impl Sources {
@@ -58,6 +60,7 @@ impl Sources {
         create: 0,
         page_min: 0,
         page_max: 0,
+        aside: true,
     };
 
     /// May pages be mapped at all?
@@ -147,24 +150,42 @@ impl Heap {
             window = self.fresh_window(len, align)?;
             fills = self.choose_pages(&window, stream, sources);
         }
-        let fills = fills?;
-        if let Some(missing) = missing_beside_moved(&fills) {
-            return self.plan_aside(missing, stream, sources);
+        let (fills, used_up) = fills?;
+        if sources.aside
+            && used_up
+            && let Some(plan) = self.plan_aside(&fills)
+        {
+            return Some(plan);
         }
         Some(self.enact(&window, &fills))
     }
 
-    /// Plans pages of their own for what a window would lack. Created in it they would be at home there, and in the next round
-    /// small blocks would be in its way.
-    fn plan_aside(&mut self, missing: u64, stream: u32, sources: Sources) -> Option<Plan> {
-        let sources = Sources {
-            wake: false,
-            alias: false,
-            ..sources
-        };
-        let window = self.fresh_window(missing, GRAIN)?;
-        let fills = self.choose_pages(&window, stream, sources)?;
-        let mut plan = self.enact(&window, &fills);
+    /// Plans the pages that a window of moved ones would lack, in a place of their own. Created in it they would be at home there,
+    /// and in the next round small blocks would be in its way. None: it is not such a window.
+    fn plan_aside(&mut self, fills: &[Fill]) -> Option<Plan> {
+        let (mut moved, mut created) = (0, 0);
+        for fill in fills {
+            match *fill {
+                Fill::Alias { lo, hi, .. } => moved += hi - lo,
+                Fill::Create { bytes, .. } => created += bytes,
+                Fill::Wake { .. } | Fill::Clear(_) => {}
+            }
+        }
+        if created == 0 || moved <= MOSTLY * created {
+            return None;
+        }
+        let window = self.fresh_window(created, GRAIN)?;
+        let mut next = window.start;
+        let pages = fills.iter().filter_map(|fill| match *fill {
+            Fill::Create { bytes, .. } => {
+                let at = next;
+                next += bytes;
+                Some(Fill::Create { at, bytes })
+            }
+            _ => None,
+        });
+        let pages: Vec<_> = pages.collect();
+        let mut plan = self.enact(&window, &pages);
         plan.aside = true;
         Some(plan)
     }
@@ -182,7 +203,7 @@ impl Heap {
             .filter(|start| start.is_multiple_of(align))?;
         self.reunite(stream);
         let window = self.survey(start, len, stream, true, 1)?;
-        let fills = self.choose_pages(&window, stream, Sources::WAKE)?;
+        let (fills, _) = self.choose_pages(&window, stream, Sources::WAKE)?;
         Some(self.enact(&window, &fills))
     }
 
@@ -405,8 +426,8 @@ impl Heap {
         Some(found)
     }
 
-    /// How to back a window; none if the sources do not suffice.
-    fn choose_pages(&mut self, window: &Window, stream: u32, sources: Sources) -> Option<Vec<Fill>> {
+    /// How to back a window, and whether that takes all pages that could move; none if the sources do not suffice.
+    fn choose_pages(&mut self, window: &Window, stream: u32, sources: Sources) -> Option<(Vec<Fill>, bool)> {
         let mut fills = Vec::new();
         let mut woken = Vec::new();
         let gaps = self.gaps(window, stream, sources.wake, &mut woken, &mut fills)?;
@@ -423,7 +444,7 @@ impl Heap {
         for &page in &woken {
             self.pages.page_mut(page).taken = false;
         }
-        enough.then_some(fills)
+        enough.then_some((fills, pages.is_empty()))
     }
 
     /// The runs of slots that need pages, after what can be woken is; none if something is in the way.
@@ -475,19 +496,6 @@ impl Heap {
         }
         Some(gaps)
     }
-}
-
-/// Bytes to be created for a window that is made of pages which move but for these.
-fn missing_beside_moved(fills: &[Fill]) -> Option<u64> {
-    let (mut moved, mut created) = (0, 0);
-    for fill in fills {
-        match *fill {
-            Fill::Alias { lo, hi, .. } => moved += hi - lo,
-            Fill::Create { bytes, .. } => created += bytes,
-            Fill::Wake { .. } | Fill::Clear(_) => {}
-        }
-    }
-    (created > 0 && moved > MOSTLY * created).then_some(created)
 }
 
 /// A part of a hole within one mapping.

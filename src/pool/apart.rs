@@ -33,6 +33,7 @@ impl Pool {
             create: self.left(stats.reserved),
             page_min,
             page_max: page_min,
+            aside: false,
         };
         let usual = (!near).then(|| create(usual));
         Ok(usual.into_iter().chain([create(slot)]).collect())
@@ -43,6 +44,18 @@ impl Pool {
         let slot = self.backend.granularity();
         let usual = (peak / PAGE_SHARE).clamp(PAGE_MIN.max(slot), PAGE_MAX.max(slot));
         round_down(usual, slot)
+    }
+
+    /// What other streams freed may be everybody's by now: looks, if nobody waits for the driver just then.
+    #[cold]
+    pub(super) fn look_for_shorter(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let found = match self.grow.try_lock() {
+            Some(_grow) => self.learn_what_is_safe(stream, false)?,
+            None => false,
+        };
+        let mut heap = self.books()?;
+        heap.has_looked(found);
+        Ok(heap)
     }
 
     /// Creates a page that comes with its address, and serves from it before anybody else can. None: the sources do

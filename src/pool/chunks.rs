@@ -81,7 +81,12 @@ impl Pool {
     pub fn chunk(&self, line: (u64, u64), bytes: u64, stream: StreamHandle) -> Result<Chunk, Error> {
         let mut chunks = self.chunks.lock();
         // whoever calls again has used it last
-        let known = chunks.iter().rposition(|chunk| chunk.line == line);
+        let last = |has_room: fn(&Chunk, u64) -> bool| {
+            chunks
+                .iter()
+                .rposition(|chunk| chunk.line == line && has_room(chunk, bytes))
+        };
+        let known = last(|chunk, bytes| chunk.used + bytes <= CHUNK).or_else(|| last(|_, _| true));
         let known = known.and_then(|place| chunks.remove(place));
         drop(chunks);
         if let Some(mut chunk) = known {

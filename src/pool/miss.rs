@@ -66,6 +66,7 @@ impl Pool {
                 Ok(Some(at)) => {
                     // what was left of the window came to the stream like a free
                     let mut heap = self.books()?;
+                    heap.note_miss();
                     heap.tune_caches();
                     let index = index(&mut heap, stream);
                     let due = heap.event_due(index);
@@ -114,6 +115,7 @@ impl Pool {
             create: self.below_limit()?,
             page_min: self.backend.granularity(),
             page_max: PAGE_MAX,
+            aside: false,
         };
         let bytes = round_up(bytes, self.backend.granularity());
         let none = Named {
@@ -129,19 +131,16 @@ impl Pool {
     fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         self.books()?.stats.misses += 1;
         self.pressure.begin_miss();
-        let mut heap = self.books()?;
-        let stream = index_for_alloc(&mut heap, request.stream);
-        let at = heap.alloc_sparingly(request.bytes, request.align, stream);
-        drop(heap);
-        if let Some(at) = at {
+        if let Some(at) = self.again(request)? {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
         if let Some(at) = self.as_before(request)? {
             return Ok(Some(at));
         }
-        self.learn_what_is_safe(request, false)?;
-        if let Some(at) = self.again(request)? {
+        if self.learn_what_is_safe(request.stream, false)?
+            && let Some(at) = self.again(request)?
+        {
             return Ok(Some(at));
         }
         if let Some(at) = self.grow_a_little(grow, request)? {
@@ -149,7 +148,7 @@ impl Pool {
         }
         self.flush_own(request.own, need, request.stream)?;
         self.flush_others(need, request.stream)?;
-        self.learn_what_is_safe(request, true)?;
+        self.learn_what_is_safe(request.stream, true)?;
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
@@ -228,6 +227,7 @@ impl Pool {
             create: room,
             page_min: page,
             page_max: page,
+            aside: false,
         };
         let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
         match self.attempt(grow, len, align, request.stream, sources, serve) {
@@ -246,10 +246,10 @@ impl Pool {
 
     /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
     /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
-    fn learn_what_is_safe(&self, request: Request, own: bool) -> Result<bool, Error> {
+    pub(super) fn learn_what_is_safe(&self, stream: Named, own: bool) -> Result<bool, Error> {
         let (opportunistic, stream) = {
             let mut heap = self.books()?;
-            let stream = index_for_alloc(&mut heap, request.stream);
+            let stream = index_for_alloc(&mut heap, stream);
             (heap.reuse.opportunistic, stream)
         };
         let mut any = if opportunistic {
@@ -361,8 +361,11 @@ impl Pool {
             && outcome.is_ok()
         {
             drop(heap);
-            let create = sources.create.saturating_sub(made);
-            let sources = Sources { create, ..sources };
+            let sources = Sources {
+                create: sources.create.saturating_sub(made),
+                aside: false,
+                ..sources
+            };
             return self.attempt(grow, len, align, stream, sources, serve);
         }
         outcome.map(|()| Some(serve(&mut heap, index_now)))

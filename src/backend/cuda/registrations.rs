@@ -144,14 +144,9 @@ fn lock_pages(driver: &'static Driver, at: u64, bytes: u64) -> Result<Arc<Contex
 /// with it has come to its end.
 pub fn unregister(at: Addr) -> Result<bool, BackendError> {
     driver::still_usable()?;
-    let mut ranges = settled(lock(&RANGES), |ranges| {
-        ranges.get(&at.0).is_some_and(Range::changes)
-    });
-    let Some(range) = ranges.get_mut(&at.0) else {
+    let Some(state) = begin_change(at) else {
         return Ok(false);
     };
-    let state = mem::replace(&mut range.state, State::Changing);
-    drop(ranges);
     let mut change = Change {
         at: at.0,
         to: Some(state),
@@ -161,6 +156,15 @@ pub fn unregister(at: Addr) -> Result<bool, BackendError> {
     }
     change.to = None;
     Ok(true)
+}
+
+/// What is registered there, if anything, now that nobody else changes it. The caller does, and makes a `Change` at once.
+fn begin_change(at: Addr) -> Option<State> {
+    let mut ranges = settled(lock(&RANGES), |ranges| {
+        ranges.get(&at.0).is_some_and(Range::changes)
+    });
+    let range = ranges.get_mut(&at.0)?;
+    Some(mem::replace(&mut range.state, State::Changing))
 }
 
 fn unlock_pages(context: &Arc<Context>, at: u64) -> Result<(), BackendError> {
@@ -184,11 +188,14 @@ pub fn shutdown() {
     if !driver::usable() {
         return;
     }
-    let mut ranges = settled(lock(&RANGES), any_changes);
-    let all = mem::take(&mut *ranges);
-    drop(ranges);
-    for (at, range) in all {
-        if let State::Ours(context) = &range.state {
+    let all: Vec<u64> = settled(lock(&RANGES), any_changes).keys().copied().collect();
+    for at in all {
+        // one by one, so that whoever ends one meanwhile waits for this
+        let Some(state) = begin_change(Addr(at)) else {
+            continue;
+        };
+        let _change = Change { at, to: None };
+        if let State::Ours(context) = &state {
             let _ = unlock_pages(context, at);
         }
     }

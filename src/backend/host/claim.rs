@@ -4,7 +4,7 @@
 //! Such a lock is an open file's and lasts as long as any descriptor of it, so the file is opened anew for it, and nobody is
 //! handed the descriptor. A forked child has it all the same, and closes it before `fork` returns there; `OURS` has a bit for
 //! each. A fork waits until no thread has a descriptor without its bit; not for longer than `PATIENCE`, since a signal
-//! handler may fork, too, while its own thread has one.
+//! handler may fork, too, while its own thread has one. (In its child that thread then counts down from nothing.)
 //!
 //! Invariants: whoever clears a descriptor's bit closes it. Outside of a `Change` each descriptor has its bit.
 //!
@@ -35,15 +35,17 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 const PATIENCE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_micros(10);
 
-/// While one lives no fork begins. It asks for no memory, since an allocator may wait for the fork.
+/// While one lives no fork begins. It asks for no memory, since an allocator may wait for the fork. It does not wait for one longer
+/// than `PATIENCE`: other handlers of the fork may call here, or wait for who does.
 struct Change;
 
 impl Change {
     fn begin() -> Change {
+        let begun = Instant::now();
         loop {
             CHANGES.fetch_add(1, Ordering::SeqCst);
             let change = Change;
-            if FORKS.load(Ordering::SeqCst) == 0 {
+            if FORKS.load(Ordering::SeqCst) == 0 || begun.elapsed() >= PATIENCE {
                 return change;
             }
             drop(change);
@@ -54,8 +56,12 @@ impl Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        CHANGES.fetch_sub(1, Ordering::SeqCst);
+        count_down(&CHANGES);
     }
+}
+
+fn count_down(count: &AtomicUsize) {
+    let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
 fn place(descriptor: RawFd) -> Option<(usize, u64)> {
@@ -116,7 +122,7 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn after_fork() {
-    FORKS.fetch_sub(1, Ordering::SeqCst);
+    count_down(&FORKS);
 }
 
 /// Does what a handler in the child of a threaded process may: it touches atomics and makes system calls.
