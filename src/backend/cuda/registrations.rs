@@ -199,6 +199,11 @@ pub fn shutdown() {
             let _ = unlock_pages(context, at);
         }
     }
+    // an empty map may still have a node of its own
+    let mut ranges = lock(&RANGES);
+    if ranges.is_empty() {
+        mem::take(&mut *ranges);
+    }
 }
 
 #[cfg(test)]
