@@ -110,7 +110,7 @@ pub struct Pool {
     grow: Ranked<Growth>,
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
-    /// Open once the pool has been exported.
+    /// Open once the pool has been exported, and shut for good when it ends or is left to the end of the process.
     entrance: Ranked<export::Entrance>,
     /// Where the memory comes from, if another process has made it.
     importer: Option<Arc<Importer>>,

@@ -11,7 +11,8 @@
 //! - a page has one mapping at most, and is at home there as a whole;
 //! - where memory comes with its address, a range is one page.
 //!
-//! Caller: `plan` and `pool::miss`, holding `Grow` throughout and `Heap` while in here.
+//! Caller: `plan` and `pool::miss`, holding `Grow` throughout and `Heap` while in here; before an extent is cut the pool asks here
+//! with `Heap` alone.
 
 use super::heap::Heap;
 use super::node::NIL;

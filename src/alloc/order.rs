@@ -146,7 +146,7 @@ impl Arena {
         }
     }
 
-    /// Frees since the latest event, and their bytes.
+    /// Frees since an event covered all of them, or all were known to be complete, and their bytes.
     pub(super) fn unrecorded(&self) -> (u32, u64) {
         (self.unrecorded_frees, self.unrecorded_bytes)
     }

@@ -4,7 +4,7 @@
 //! piece is filled in the cheapest way there is:
 //! 1. *wake*: the page mapped there is free at another address. It comes home: no driver call at all;
 //! 2. *alias*: a wholly free page from elsewhere is mapped here too, and leaves its old address;
-//! 3. *create* a page.
+//! 3. *create* a page; where nearly all of a window is pages that move, beside it first (`plan_aside`).
 //!
 //! Choosing changes nothing but `Page::taken` for its own use; `transit` carries the choice out. The search is
 //! bounded, except that it walks free extents for whole pages until it has enough of them.
@@ -29,7 +29,7 @@ const MISSING: u64 = 3;
 /// ...and 13 us to unmap one.
 const CONFLICT: u64 = 8;
 
-/// A window is made of pages that move if they are so many times what is created for it.
+/// A window is made of pages that move if they are more than so many times what is created for it.
 const MOSTLY: u64 = 4;
 
 /// Where pages may come from.
@@ -152,6 +152,7 @@ impl Heap {
         }
         let (fills, used_up) = fills?;
         if sources.aside
+            && !self.rest.has_grown(self.needed)
             && used_up
             && let Some(plan) = self.plan_aside(&fills)
         {

@@ -104,6 +104,11 @@ impl Rest {
         !self.rested || self.gave_up || cost * SAVING <= fresh && self.cleared < self.spared
     }
 
+    /// Has the pool grown so much since it last was at rest, or could have been, that its layout is a new one?
+    pub fn has_grown(&self, peak: u64) -> bool {
+        self.created > peak / NEAR
+    }
+
     /// An allocation finds so much in use: has the pool come to rest?
     fn is_due(&mut self, used: u64) -> bool {
         if used >= self.watch {
@@ -137,7 +142,8 @@ impl Rest {
 
     /// Has the pool grown so much that the layout which it has now may do without any move?
     fn passes(&mut self, peak: u64) -> bool {
-        let grown = std::mem::take(&mut self.created) > peak / NEAR;
+        let grown = self.has_grown(peak);
+        self.created = 0;
         if grown {
             self.below = 0;
             self.watch = self.low;

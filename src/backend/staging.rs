@@ -34,7 +34,7 @@ const PART: usize = 256 << 10;
 /// and 27.
 const PIECE: usize = 4 << 20;
 const SLOTS: usize = 6;
-/// The shortest piece is such a part of the longest.
+/// The shortest piece, but for the last one, is such a part of the longest, in whole parts.
 const EDGE: usize = 8;
 /// A thread more is worth its start for so much.
 const SHARE: usize = 2 << 20;
@@ -350,7 +350,8 @@ fn processors() -> usize {
     }
 }
 
-/// Where so many bytes are cut into pieces of at most `piece`: each as long as all before it, or as half of what is left.
+/// Where so many bytes are cut into pieces of at most `piece`: each as long as all before it, or as half of what is left,
+/// and but for the last one no shorter than an `EDGE`th of `piece`.
 fn cuts(bytes: usize, piece: usize, way: &Way) -> Vec<usize> {
     let least = (piece / EDGE).max(1).next_multiple_of(PART).min(piece);
     let mut cuts = vec![0];

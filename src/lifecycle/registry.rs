@@ -219,7 +219,7 @@ impl<P> Registry<P> {
         })
     }
 
-    /// The first live pool, from a place on, that `wanted` says yes to, and its place. It takes no lock, since each pool is shown
+    /// The first live pool, from a place on, that `wanted` says yes to, and its place. `wanted` takes no lock, since each pool is shown
     /// to it under its slot's: others are passed without a count of references.
     pub fn find(&self, from: usize, mut wanted: impl FnMut(&P) -> bool) -> Option<(usize, Arc<P>)> {
         let mut place = from;

@@ -1,5 +1,5 @@
 //! Growth where pages stay apart: one page that holds the whole of what is needed, mapped where the pool wants it, or
-//! where the device put it.
+//! where the device put it. And a look at what other streams freed, before an extent is cut near the limit.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
 use super::{Named, Pool, index_for_alloc};

@@ -7,7 +7,7 @@
 //! needs memory or counts it: a miss, trim, squeeze, statistics, the end; squeeze, and a miss that is not served otherwise,
 //! wait for the others.
 //!
-//! Invariant: a chunk is a live block, and in the list, the one used last at its end, or in one caller's hands.
+//! Invariant: a chunk is a live block, and in the list, the one used last, or looked at in vain, at its end, or in one caller's hands.
 //!
 //! Locks: `chunks`, for a look at the list. Nothing is taken under it, and no driver is called.
 

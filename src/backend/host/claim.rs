@@ -6,7 +6,7 @@
 //! each. A fork waits until no thread has a descriptor without its bit; not for longer than `PATIENCE`, since a signal
 //! handler may fork, too, while its own thread has one. (In its child that thread then counts down from nothing.)
 //!
-//! Invariants: whoever clears a descriptor's bit closes it. Outside of a `Change` each descriptor has its bit.
+//! Invariants: whoever clears a descriptor's bit closes it. Outside of a `Change` each descriptor that has a place has its bit.
 //!
 //! Locks: `CHANGES` and `FORKS` are one that many changes, or one fork and more, may hold; each for a call of the system.
 
@@ -35,8 +35,8 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 const PATIENCE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_micros(10);
 
-/// While one lives no fork begins. It asks for no memory, since an allocator may wait for the fork. It does not wait for one longer
-/// than `PATIENCE`: other handlers of the fork may call here, or wait for who does.
+/// A fork waits while one lives, and none begins while a fork is under way. It asks for no memory, since an allocator may wait for the fork.
+/// Neither waits longer than `PATIENCE`: other handlers of the fork may call here, or wait for who does.
 struct Change;
 
 impl Change {
