@@ -503,15 +503,21 @@ mod tests {
         assert_eq!(cuts(PART + 1, PART, &Way::Out), [0, PART, PART + 1]);
     }
 
+    /// A copy of memory onto itself.
+    fn within(memory: &mut [u8]) -> Copy {
+        let at = addr(memory);
+        Copy {
+            to: at,
+            from: at,
+            bytes: memory.len() as u64,
+        }
+    }
+
     #[test]
     fn all_threads_end_with_the_copy_however_many_were_started() {
         let mut memory = vec![0u8; PIECE * 8];
         let at = addr(&mut memory);
-        let staged = Copy {
-            to: at,
-            from: at,
-            bytes: memory.len() as u64,
-        };
+        let staged = within(&mut memory);
         for most in [0, 1, 3, usize::MAX] {
             let run = Run::new(&staged, &[at], Way::In);
             let started = || run.others.load(Ordering::Relaxed);
@@ -533,11 +539,7 @@ mod tests {
         late.panics.store(true, Ordering::Relaxed);
         let mut memory = vec![0u8; PIECE * 8];
         let at = addr(&mut memory);
-        let staged = Copy {
-            to: at,
-            from: at,
-            bytes: memory.len() as u64,
-        };
+        let staged = within(&mut memory);
         let mut slot = vec![0u8; PIECE];
         let slots = [addr(&mut slot)];
         for way in [Way::In, Way::Out] {
@@ -554,12 +556,7 @@ mod tests {
         let late: &'static Late = Box::leak(Box::default());
         late.fails.store(true, Ordering::Relaxed);
         let mut memory = vec![0u8; PIECE * 4];
-        let at = addr(&mut memory);
-        let staged = Copy {
-            to: at,
-            from: at,
-            bytes: memory.len() as u64,
-        };
+        let staged = within(&mut memory);
         let mut slot = vec![0u8; PIECE];
         assert!(staged.into_stream(&[addr(&mut slot)], &late).is_err());
         assert!(staged.out_of_stream(&[addr(&mut slot)], &late).is_err());
