@@ -20,6 +20,7 @@ mod order;
 mod pressure;
 mod release;
 mod sources;
+mod turn;
 
 use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;

@@ -6,6 +6,7 @@ use common::real::{Recorded, Stream, alone, end, eventually, pool, synchronize};
 use common::sim::{FIRST_STREAM, Sim};
 use common::{K, M, Pages, SLOT, config, limited};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use weir::backend::fault::Faulty;
 use weir::base::error::{Error, Shortage};
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::Pool;
+use weir::pool::{Attribute, Pool};
 
 const HOST: StreamHandle = StreamHandle(0);
 
@@ -526,5 +527,39 @@ fn a_request_waits_out_one_that_is_on_its_way() {
         });
         assert_eq!(served.load(Ordering::Relaxed), 1);
         end(pool, &faulty);
+    }
+}
+
+#[test]
+fn a_function_may_miss_while_somebody_waits_for_it() {
+    let _alone = alone();
+    let squeeze: fn(&Pool, StreamHandle) = |pool, _| assert!(pool.squeeze().expect("a squeeze") > 0);
+    let request: fn(&Pool, StreamHandle) = |pool, stream| {
+        let at = pool.alloc(50 * M, 0, stream).expect("room, once the function is over");
+        pool.free(at, stream).expect("a live block");
+    };
+    for wait in [squeeze, request] {
+        let (pool, faulty) = pool(limited(64 * M));
+        pool.set_attribute(Attribute::ReuseAllowInternalDependencies, 0)
+            .expect("a switch"); // the host is to wait
+        let pool = Arc::new(pool);
+        let streams = [(); 3].map(|()| Stream::new());
+        let [busy, idle, own] = [0, 1, 2].map(|index| streams[index].0);
+        let pending = pool.alloc(30 * M, 0, busy).expect("a block");
+        let (sender, receiver) = channel();
+        let (inner, calls) = (Arc::clone(&pool), Arc::clone(&faulty));
+        streams[0].enqueue(move || {
+            eventually("somebody waits", || calls.calls(Call::SynchronizeAll) > 0);
+            let at = inner.alloc(20 * M, 0, own).expect("room below the limit");
+            inner.free(at, own).expect("a live block");
+            sender.send(()).expect("the test");
+        });
+        pool.free(pending, busy).expect("a live block");
+        let waiting = Arc::clone(&pool);
+        let waiter = thread::spawn(move || wait(&waiting, idle));
+        let answer = receiver.recv_timeout(Duration::from_secs(30));
+        answer.expect("the function waits for who waits for it");
+        waiter.join().expect("no failure");
+        end(Arc::into_inner(pool).expect("the last"), &faulty);
     }
 }

@@ -14,6 +14,7 @@
 //! while it works, so that a pool that nobody ends does not live on by its worker.
 
 use super::sources::PAGE_MIN;
+use super::turn::Turn;
 use super::{Growth, Pool};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
@@ -166,7 +167,7 @@ impl Pool {
     }
 
     /// A miss is over. The pool grows if it made pages.
-    pub(super) fn after_miss(&self, grow: RankedGuard<'_, Growth>, made: u64) {
+    pub(super) fn after_miss(&self, grow: Turn, made: u64) {
         let grown = grow.made > made;
         drop(grow);
         if let Some(worker) = &self.worker {

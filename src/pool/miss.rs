@@ -2,9 +2,11 @@
 //! already, pages at hand, growth within the slack, pages moved, growth up to the limit, other streams'
 //! memory with a wait, and at last everything given back and taken anew.
 //!
-//! One request at a time does this, under `grow`; whoever waited for it looks again before doing more.
+//! One request at a time does this, under `grow`; whoever waited for it looks again before doing more. One that waits for
+//! queued work lets others have their turn meanwhile.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
+use super::turn::Turn;
 use super::{Growth, Named, Pool, ThreadCache, index, index_for_alloc, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
@@ -57,7 +59,7 @@ impl Pool {
         loop {
             self.catch_up();
             self.give_back_chunks(false);
-            let mut grow = self.lock_to_grow();
+            let mut grow = Turn::take(self);
             let made = grow.made;
             self.hear_of_graphs();
             let served = self.serve(&mut grow, request, &mut said);
@@ -128,7 +130,7 @@ impl Pool {
         Ok(())
     }
 
-    fn serve(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
+    fn serve(&self, grow: &mut Turn, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         self.books()?.stats.misses += 1;
         self.pressure.begin_miss();
         if let Some(at) = self.again(request)? {
@@ -167,7 +169,7 @@ impl Pool {
         {
             return Ok(Some(at));
         }
-        if self.wait_for_all()
+        if grow.wait_for_all()
             && let Some(at) = self
                 .again(request)?
                 .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
@@ -176,13 +178,13 @@ impl Pool {
         }
         // pages of the wrong size may be all that is left: give them back and make others. Where none was wholly
         // free, slabs that were may now be part of an extent that is long enough
-        self.give_back_all();
+        self.give_back_all(grow);
         let got = self
             .again(request)?
             .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?;
         if got.is_none() {
             // what was created in vain is of no use here, and others may need it
-            self.give_back_all();
+            self.give_back_all(grow);
         }
         Ok(got)
     }

@@ -5,7 +5,7 @@
 
 use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
-use crate::backend::{Backend, BackendError, Event};
+use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const NOTICE: Duration = Duration::from_micros(20);
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
 #[derive(Clone, Debug, Default)]
 pub struct Mark {
-    clock: Clock,
+    pub(super) clock: Clock,
     /// All streams are in it.
     whole: bool,
 }
@@ -219,18 +219,9 @@ impl Pool {
         any
     }
 
-    /// Waits for all queued work, and makes everything freed before it everybody's. The caller holds `grow`.
-    pub(super) fn wait_for_all(&self) -> bool {
-        let Mark { clock, .. } = self.mark_all();
-        match self.backend.synchronize_all() {
-            Ok(()) => self.confirm(&clock, None),
-            Err(BackendError::Capturing(_)) => self.wait_for_events(),
-            Err(_) => false,
-        }
-    }
-
-    /// Waits for the newest event of each stream: all that can be waited for while a capture runs.
-    fn wait_for_events(&self) -> bool {
+    /// Waits for the newest event of each stream: all that can be waited for while a capture runs. The caller holds `grow`,
+    /// which keeps the events.
+    pub(super) fn wait_for_events(&self) -> bool {
         let Ok(heap) = self.books() else { return false };
         let newest = heap.streams().filter_map(|stream| {
             let &(event, covers) = heap.arena(stream).events.back()?;

@@ -75,6 +75,17 @@ impl Pressure {
         self.refused.load(Relaxed)
     }
 
+    /// What this miss has asked the device, for [`Self::resume`] after others have had their turn.
+    pub(super) fn asked(&self) -> (bool, bool) {
+        (self.lifted.load(Relaxed), self.is_refused())
+    }
+
+    /// The miss that had `asked` goes on.
+    pub(super) fn resume(&self, (lifted, refused): (bool, bool)) {
+        self.lifted.store(lifted, Relaxed);
+        self.refused.store(refused, Relaxed);
+    }
+
     /// The device may be asked for more, if this miss has not asked it yet. Whether that is new.
     pub(super) fn ask_again(&self) -> bool {
         self.is_short() && !self.is_refused() && !self.lifted.swap(true, Relaxed)

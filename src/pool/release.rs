@@ -3,6 +3,7 @@
 //! Only squeeze and the end wait for queued work. But memory that comes with its address may wait for it by itself
 //! when it is released, so there trim and a release threshold may keep their caller waiting, too.
 
+use super::turn::Turn;
 use super::{Leaked, Pool};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::{Block, Heap};
@@ -47,10 +48,10 @@ impl Pool {
         }
         self.look_about();
         self.give_back_chunks(true);
-        let _grow = self.grow.lock();
+        let mut grow = Turn::take(self);
         self.hear_of_graphs();
         self.books()?.forget_need();
-        Ok(self.give_back_all())
+        Ok(self.give_back_all(&mut grow))
     }
 
     /// Lets go of the books, and gives memory back if they hold more than the release threshold allows.
@@ -79,8 +80,8 @@ impl Pool {
         let _ = self.give_back(threshold, 0);
     }
 
-    /// Waits for all queued work and gives back all that is free then. The caller holds `grow`.
-    pub(super) fn give_back_all(&self) -> u64 {
+    /// Waits for all queued work and gives back all that is free then.
+    pub(super) fn give_back_all(&self, grow: &mut Turn) -> u64 {
         if !self.backend.usable() {
             return 0;
         }
@@ -90,7 +91,7 @@ impl Pool {
                 heap.flush(Whose::All, |_| false);
                 heap.flush_slabs();
             }
-            self.wait_for_all();
+            grow.wait_for_all();
             while self.confirm(&Clock::new(), None) {}
         }
         if let Ok(mut heap) = self.books() {
