@@ -254,3 +254,26 @@ fn memory_at_an_odd_address_is_refused() {
     free_to(&sim, &pool, [fine, next]);
     assert_eq!(pool.end().blocks, 0);
 }
+
+#[test]
+fn a_round_that_comes_again_joins_no_pages() {
+    let (pool, faulty) = apart(100 * M, 0);
+    let alloc = |bytes| pool.alloc(bytes, 0, HOST).expect("a block");
+    let kept = alloc(7 * M);
+    // the sixteen MiB have a page, and the turn is taken back
+    let mut blocks = [Addr(0); 4];
+    pool.alloc_batch(&[100 * K, 100 * K, 16 * M, 90 * M], HOST, &mut blocks)
+        .expect_err("too much");
+    pool.trim(0).expect("a trim");
+    // pages of half that length lie side by side where it lay
+    let halves = [alloc(8 * M), alloc(8 * M)];
+    for at in halves {
+        pool.free(at, HOST).expect("a live block");
+    }
+    let again = alloc(16 * M);
+    pool.validate();
+    for at in [kept, again] {
+        pool.free(at, HOST).expect("a live block");
+    }
+    end(pool, &faulty);
+}

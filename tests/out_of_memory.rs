@@ -535,7 +535,9 @@ fn a_function_may_miss_while_somebody_waits_for_it() {
     let _alone = alone();
     let squeeze: fn(&Pool, StreamHandle) = |pool, _| assert!(pool.squeeze().expect("a squeeze") > 0);
     let request: fn(&Pool, StreamHandle) = |pool, stream| {
-        let at = pool.alloc(50 * M, 0, stream).expect("room, once the function is over");
+        let at = pool
+            .alloc(50 * M, 0, stream)
+            .expect("room, once the function is over");
         pool.free(at, stream).expect("a live block");
     };
     for wait in [squeeze, request] {

@@ -7,9 +7,11 @@ mod common;
 mod trace;
 
 use common::random::Random;
+use common::sim::{FIRST_STREAM, Sim};
 use common::{K, M, config};
 use std::sync::Arc;
 use trace::late::Late;
+use weir::backend::Backend;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::base::units::{Addr, StreamHandle};
@@ -203,4 +205,79 @@ fn near_its_limit_a_pool_spares_what_cannot_be_put_together() {
         }
     }
     assert!(failed.is_empty(), "{} {failed:#?}", failed.len());
+}
+
+/// What two streams do in a pool: the first frees a small block and many long ones, the second keeps a block.
+fn freed_beside_a_small_one(config: Config) -> (Arc<Sim>, Pool, [StreamHandle; 2]) {
+    let sim = Sim::new(2);
+    let pool = Pool::new(config, sim.clone()).expect("a pool");
+    let [one, two] = [0, 1].map(|index| StreamHandle(FIRST_STREAM + index));
+    sim.naming(&[one, two], || {
+        pool.alloc(100, 0, two).expect("a block");
+        let small = pool.alloc(100, 0, one).expect("a block");
+        let long: Vec<Addr> = (0..128)
+            .map(|_| pool.alloc(4 * M, 0, one).expect("a block"))
+            .collect();
+        for at in long.into_iter().chain([small]) {
+            pool.free(at, one).expect("a live block");
+        }
+    });
+    let mark = sim.naming(&[one, two], || pool.mark_all());
+    sim.synchronize_all().expect("no fault");
+    sim.naming(&[], || pool.synchronized(mark));
+    (sim, pool, [one, two])
+}
+
+#[test]
+fn an_empty_slab_takes_no_memory_from_everybody() {
+    let reserved = |pool: &Pool| pool.stats().expect("stats").reserved;
+    let (sim, pool, [one, two]) = freed_beside_a_small_one(config());
+    sim.destroy_stream(one);
+    let before = reserved(&pool);
+    sim.naming(&[two], || pool.alloc(256 * M, 0, two))
+        .expect("a block");
+    assert_eq!(reserved(&pool), before, "the other stream's blocks are free");
+    pool.validate();
+
+    let (_sim, pool, _) = freed_beside_a_small_one(config());
+    pool.trim(0).expect("a trim");
+    assert!(reserved(&pool) <= 16 * M, "{} B are left", reserved(&pool));
+    pool.validate();
+
+    let at_once = Config {
+        release_threshold: 0,
+        ..config()
+    };
+    let (_sim, pool, _) = freed_beside_a_small_one(at_once);
+    assert!(reserved(&pool) <= 16 * M, "{} B are left", reserved(&pool));
+    pool.validate();
+}
+
+#[test]
+fn a_block_that_outlives_its_cache_keeps_the_order_of_its_stream() {
+    for (bytes, closes) in [(M, true), (100, true), (100, false)] {
+        let sim = Sim::new(2);
+        let pool = Pool::new(config(), sim.clone()).expect("a pool");
+        let [one, two] = [0, 1].map(|index| StreamHandle(FIRST_STREAM + index));
+        let at = sim.naming(&[one], || {
+            let at = pool.alloc(bytes, 0, one).expect("a block");
+            sim.touch(one, 1, at.0, bytes);
+            let cache = pool.open_cache(one).expect("a cache");
+            cache.free(at).expect("it keeps such blocks");
+            assert_eq!(cache.alloc(bytes, 0), Some(at));
+            if closes {
+                pool.close_cache(&cache);
+            }
+            at
+        });
+        pool.trim(0).expect("a trim");
+        // it was never used again: that use is over, the one before is queued
+        pool.free_synced(at).expect("a live block");
+        pool.trim(0).expect("a trim");
+        for name in 2..5 {
+            let other = sim.naming(&[two], || pool.alloc(bytes, 0, two)).expect("a block");
+            sim.naming(&[two], || sim.touch(two, name, other.0, bytes));
+        }
+        pool.validate();
+    }
 }

@@ -148,14 +148,19 @@ impl Heap {
         Gate::announce();
         cache.gate.wait();
         self.flush_cache(cache, &mut |_| false);
-        self.caches.all.swap_remove(index);
         let counts = cache.counts();
         let closed = &mut self.caches.closed;
         closed.taken = closed.taken.wrapping_add(counts.taken);
         closed.kept = closed.kept.wrapping_add(counts.kept);
+        let unnumbered = self.kept_for(cache.arena) != self.arena(cache.arena).kept;
         let stream = self.arena_mut(cache.arena);
+        if unnumbered {
+            // what it has handed out again was freed at the number to come
+            stream.advance();
+        }
         stream.caches -= 1;
         stream.kept = stream.kept.wrapping_sub(counts.kept);
+        self.caches.all.swap_remove(index);
         self.count_caches();
     }
 

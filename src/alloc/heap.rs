@@ -217,6 +217,13 @@ impl Heap {
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);
+        if let Block::Small(slab, _) = block
+            && complete
+        {
+            // a cache may have kept it before, at the number to come
+            let owner = self.slabs.get(slab).owner;
+            self.arena_mut(owner).advance();
+        }
         if let Some(users) = self.users_at_free(block, stream, complete) {
             let before = match block {
                 Block::Large(id) if complete => Some(self.owner_before(id, from_cache)),

@@ -193,7 +193,8 @@ impl Heap {
 
     /// Has the same allocation of the round before been given a window?
     pub fn has_been_given(&self, len: u64) -> bool {
-        self.windows.at(self.turn(), len).is_some()
+        // where pages stay apart no page wakes, and what is free is not joined across them
+        !self.apart && self.windows.at(self.turn(), len).is_some()
     }
 
     /// Plans that window, if all that it takes is pages that wake.

@@ -207,7 +207,7 @@ impl Heap {
     /// keep, and in which order extents became everybody's, differs from round to round, and with it where each block lies.
     pub fn tidy(&mut self) {
         self.flush(Whose::All, |_| false);
-        self.flush_slabs();
+        self.share_slabs();
         self.sort_bins();
     }
 

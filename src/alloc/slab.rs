@@ -384,22 +384,34 @@ impl Heap {
         if full {
             let head = self.arena(owner).partial[class];
             if head != id || self.slabs.get(id).next != NIL {
-                self.drop_slab(id);
+                // blocks of it may have been freed on its owner just now
+                self.drop_slab(id, owner);
             }
         }
     }
 
     /// Gives wholly free slabs back to the heap. Returns whether there were any.
     pub fn flush_slabs(&mut self) -> bool {
+        self.flush_slabs_of(|_, stream| Some(stream))
+    }
+
+    /// The same with those of streams whose work is complete: they become everybody's, as all that lies beside them may be,
+    /// and would not be any more if it were joined with a stream's.
+    pub fn share_slabs(&mut self) -> bool {
+        self.flush_slabs_of(|heap, stream| heap.is_complete(stream, heap.arena(stream).seq).then_some(COMMON))
+    }
+
+    fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32) -> Option<u32>) -> bool {
         let mut any = false;
         for stream in std::iter::once(COMMON).chain(self.streams()) {
+            let Some(to) = to(self, stream) else { continue };
             for class in 0..CLASSES {
                 let mut id = self.arena(stream).partial[class];
                 while id != NIL {
                     let slab = self.slabs.get(id);
                     let next = slab.next;
                     if slab.free == slab.blocks {
-                        self.drop_slab(id);
+                        self.drop_slab(id, to);
                         any = true;
                     }
                     id = next;
@@ -430,13 +442,14 @@ impl Heap {
                 self.list_slab(id);
             }
             if free == blocks {
-                self.drop_slab(id);
+                self.drop_slab(id, to);
             }
         }
         self.slabs.owned.remove(&from);
     }
 
-    fn drop_slab(&mut self, id: u32) {
+    /// A wholly free slab is an extent of that arena.
+    fn drop_slab(&mut self, id: u32, to: u32) {
         self.unlist_slab(id);
         let slab = self.slabs.all[id as usize].take().expect("a slab");
         self.slabs.spare.push(id);
@@ -450,8 +463,7 @@ impl Heap {
         }
         self.stats.cached -= self.space.nodes[slab.node].len;
         self.space.nodes[slab.node].slab = NIL;
-        // blocks of the slab may have been freed on its owner just now: the run is the owner's
-        self.put_free(slab.node, slab.owner);
+        self.put_free(slab.node, to);
     }
 
     /// Is the slab on its owner's list?

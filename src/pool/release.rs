@@ -33,7 +33,7 @@ impl Pool {
         let mut heap = self.books()?;
         heap.forget_need();
         heap.flush(Whose::All, |_| false);
-        heap.flush_slabs();
+        heap.share_slabs();
         drop(heap);
         self.give_back(keep, 0)
             .1
