@@ -1169,7 +1169,7 @@ weir_status weir_pool_export(weir_pool *pool,
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a descriptor that is not a pool's, or is of another
  * version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended; WEIR_ERROR_NOT_SUPPORTED for a device
  * that this process cannot see, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST;
- * WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * WEIR_ERROR_BACKEND, also if there are no descriptors left; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_pool_import(int descriptor,
                              weir_pool **pool);

@@ -49,7 +49,9 @@ struct Pair {
 }
 
 fn door(exporter: &Arc<Pool>) -> Socket {
-    Socket::through(exporter.export().unwrap().as_fd()).unwrap()
+    Socket::through(exporter.export().unwrap().as_fd())
+        .unwrap()
+        .unwrap()
 }
 
 /// Fails where a call would wait for ever.

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn weir_pool_export(pool: *mut weir_pool, descriptor: *mut
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a descriptor that is not a pool's, or is of another
 /// version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended; WEIR_ERROR_NOT_SUPPORTED for a device
 /// that this process cannot see, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST;
-/// WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+/// WEIR_ERROR_BACKEND, also if there are no descriptors left; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_import(descriptor: c_int, pool: *mut *mut weir_pool) -> weir_status {
     guard("weir_pool_import", InChild::Refuse, || {

@@ -110,7 +110,7 @@ impl Socket {
     }
 
     /// A descriptor of the program's own, if it leads to a door.
-    pub fn through(file: BorrowedFd<'_>) -> Option<Socket> {
+    pub fn through(file: BorrowedFd<'_>) -> Result<Option<Socket>, BackendError> {
         // SAFETY: all zeros is an address.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         let mut length = size_of_val(&address) as u32;
@@ -122,10 +122,10 @@ impl Socket {
             .zip(DOOR)
             .all(|(&is, &want)| is as u8 == want);
         if code != 0 || address.sun_family != libc::AF_UNIX as libc::sa_family_t || !named {
-            return None;
+            return Ok(None);
         }
-        let file = file.try_clone_to_owned().ok()?;
-        Some(Socket { file, waits: true })
+        let file = own(file)?;
+        Ok(Some(Socket { file, waits: true }))
     }
 
     /// The same socket, where sending and receiving wait, but not for ever.
