@@ -51,7 +51,9 @@ impl Line {
         let (socket, other) = Socket::pair()?;
         let socket = socket.that_waits()?;
         if !ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()])? {
-            return Err(gone());
+            return Err(Refusal::Stale(
+                "the exporting pool has ended, or its process has, or somebody who has the descriptor has shut it down".into(),
+            ));
         }
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
         match Welcome::read(&answer) {
