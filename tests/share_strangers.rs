@@ -1,4 +1,5 @@
-//! Pools shared with processes that do not behave: an exporter goes on and ends whatever an importer does.
+//! Pools shared with processes that do not behave: an exporter goes on and ends whatever an importer does, and an importer
+//! keeps its books whatever an exporter says.
 
 mod common;
 
@@ -10,11 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
+use weir::backend::Backend;
 use weir::backend::call::Call;
+use weir::backend::fault::Faulty;
 use weir::backend::host::HostBackend;
 use weir::backend::import::{Importer, Line, Refusal};
 use weir::backend::ipc::socket::{self, Socket};
-use weir::backend::ipc::{self, Kind};
+use weir::backend::ipc::token::{Token, What};
+use weir::backend::ipc::{self, Kind, Welcome};
 use weir::base::error::Error;
 use weir::base::units::StreamHandle;
 use weir::config::Config;
@@ -170,5 +174,85 @@ fn a_descriptor_that_is_shut_down_stays_so_and_costs_nothing() {
         imported.import_pointer(&tokens[1]).unwrap();
         assert_eq!(imported.end().blocks, 2);
         in_time(move || pool.end());
+    }
+}
+
+/// Answers one importer as an exporter would, until it is gone, whatever is true of a block of one page of 2 MiB; how often
+/// it was given back.
+fn pretend(near: &Socket, offset: u64, bytes: u64) -> usize {
+    let backend = HostBackend::shared().unwrap();
+    let page = backend.create(2 * MIB).unwrap();
+    let file = ipc::receive(near).unwrap().unwrap().files.pop().unwrap();
+    let line = Socket::of(file).that_waits().unwrap();
+    let welcome = Welcome {
+        memory: config().memory as u64,
+        pool: [7, 7],
+        device: [0, 0],
+    };
+    ipc::send(&line, Kind::Welcome, &welcome.words(), &[]).unwrap();
+    let mut returned = 0;
+    while let Ok(Some(message)) = ipc::receive(&line) {
+        match message.kind {
+            Kind::Borrow => {
+                ipc::send(&line, Kind::Lent, &[1, offset, bytes], &[]).unwrap();
+            }
+            Kind::Fetch => {
+                let file = backend.export(page).unwrap();
+                ipc::send(&line, Kind::Pages, &[2 * MIB], &[&file]).unwrap();
+            }
+            Kind::Return => returned += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    backend.release(page, 2 * MIB).unwrap();
+    returned
+}
+
+#[test]
+fn what_an_exporter_says_of_a_block_is_checked() {
+    let page = 2 * MIB;
+    // where the block lies, its bytes, and those of its token
+    let cases = [
+        (0, page, page, true),
+        (page - 512, 512, 512, true),
+        (0, 0, 0, false),
+        (0, page + 512, page + 512, false),
+        (page, 512, 512, false),
+        (page - 512, 1024, 1024, false),
+        (1 << 40, 512, 512, false),
+        (u64::MAX - 511, 1024, 1024, false),
+        (0, u64::MAX, u64::MAX, false),
+        (0, 1024, 512, false),
+        (1, 512, 512, false),
+    ];
+    for (offset, bytes, named, good) in cases {
+        let (near, far) = Socket::door(socket::unique().unwrap()).unwrap();
+        let near = near.that_waits().unwrap();
+        let exporter = thread::spawn(move || pretend(&near, offset, bytes));
+        let backend = Faulty::new(HostBackend::shared().unwrap());
+        let line = Line::open(&far).unwrap();
+        let pool = Pool::of_imported(config(), Importer::new(line, backend.clone())).unwrap();
+        let token = Token {
+            what: What::Block,
+            pool: [7, 7],
+            at: 1,
+            number: 1,
+            bytes: named,
+            driver: [0; 8],
+        };
+        let block = pool.import_pointer(&token);
+        pool.validate();
+        match block {
+            Ok((at, bytes)) => {
+                assert!(good && bytes == named, "{offset} {bytes}");
+                pool.free(at, NONE).unwrap();
+            }
+            Err(Error::Backend(why)) => assert!(!good && why.contains("makes no sense"), "{why}"),
+            Err(error) => panic!("{error}"),
+        }
+        assert_eq!(pool.stats().unwrap().reserved, 0);
+        assert_eq!(pool.end().blocks, 0);
+        backend.assert_empty();
+        assert_eq!(exporter.join().unwrap(), 1, "given back");
     }
 }

@@ -14,6 +14,7 @@
 
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
+use crate::alloc::size::MIN_ALIGN;
 use crate::backend::ipc::socket::{self, Socket};
 use crate::backend::ipc::token::{Token, What};
 use crate::backend::ipc::{self, Kind, MOST, Message, Welcome, words_of};
@@ -34,6 +35,8 @@ const STACK: usize = 512 << 10;
 const MOST_HEARD: usize = 4096;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const FILES: u32 = 1;
+
+const _: () = assert!(MIN_ALIGN == ipc::ALIGN);
 
 thread_local! {
     /// Is this thread some pool's porter? Has no destructor.
