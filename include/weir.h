@@ -1154,7 +1154,8 @@ weir_status weir_host_event_query(weir_event event);
  * have: memory lives until the last process has let it go.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
- * one; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
+ * one; WEIR_ERROR_STALE once a process has called shutdown(2) on a descriptor that this function gave, which is so for all of
+ * them; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
  */
 weir_status weir_pool_export(weir_pool *pool,
                              int *descriptor);
@@ -1167,9 +1168,10 @@ weir_status weir_pool_export(weir_pool *pool,
  * imported more than once, also in the process that exports it. Waits for the exporting process's answer, 20 s at most.
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a descriptor that is not a pool's, or is of another
- * version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended; WEIR_ERROR_NOT_SUPPORTED for a device
- * that this process cannot see, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST;
- * WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended, or somebody has called shutdown(2) on the
+ * descriptor; WEIR_ERROR_NOT_SUPPORTED for a device that this process cannot see, or when 1024 pools are live;
+ * WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_BACKEND, also if there are no descriptors left;
+ * WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_pool_import(int descriptor,
                              weir_pool **pool);

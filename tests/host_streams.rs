@@ -393,6 +393,78 @@ fn a_wait_keeps_what_was_recorded_when_it_was_called() {
     }
 }
 
+/// The same event, as another process has it.
+fn elsewhere(event: EventHandle) -> EventHandle {
+    let b = HostBackend::shared().unwrap();
+    let (number, words) = b.export_event(event).unwrap();
+    let file = b.event_file(event, number).unwrap().expect("it lives");
+    b.import_event(file, words).unwrap()
+}
+
+#[test]
+fn what_was_recorded_here_is_waited_for_whoever_records_since() {
+    let event = events::create().unwrap();
+    let ((first, go_first), (second, go_second)) = (blocked(), blocked());
+    let waiting = streams::create().unwrap();
+    let (done, set) = flag();
+    events::record(event, first).unwrap();
+    let theirs = elsewhere(event);
+    assert_eq!(
+        events::query(theirs),
+        Ok(true),
+        "what was recorded before is not told"
+    );
+    events::record(theirs, StreamHandle(0)).unwrap();
+    assert_eq!(events::query(theirs), Ok(true));
+    assert_eq!(events::query(event), Ok(false));
+    // one that is refused changes nothing
+    assert!(other(events::record(event, StreamHandle(0))).contains("another process records"));
+    assert_eq!(events::query(event), Ok(false));
+    // what the other recorded is waited for, too
+    events::record(theirs, second).unwrap();
+    events::stream_wait(waiting, event).unwrap();
+    streams::enqueue(waiting, set).unwrap();
+    let waiter = thread::spawn(move || events::synchronize(event));
+    let waits = || !waiter.is_finished() && !done.load(Ordering::SeqCst);
+    thread::sleep(Duration::from_millis(20));
+    assert!(waits());
+    drop(go_first);
+    thread::sleep(Duration::from_millis(20));
+    assert!(waits() && events::query(event) == Ok(false));
+    drop(go_second);
+    waiter.join().unwrap().unwrap();
+    streams::synchronize(waiting).unwrap();
+    assert!(done.load(Ordering::SeqCst) && events::query(event) == Ok(true));
+    for event in [event, theirs] {
+        events::destroy(event).unwrap();
+    }
+    for stream in [first, second, waiting] {
+        streams::destroy(stream).unwrap();
+    }
+}
+
+#[test]
+fn a_function_may_not_wait_for_a_shared_event_recorded_behind_it() {
+    let event = events::create().unwrap();
+    let theirs = elsewhere(event);
+    let stream = streams::create().unwrap();
+    let (go, told) = channel::<()>();
+    let (answer, answers) = channel();
+    let function = move || {
+        told.recv().unwrap();
+        answer.send(events::synchronize(event)).unwrap();
+    };
+    streams::enqueue(stream, Box::new(function)).unwrap();
+    events::record(event, stream).unwrap();
+    go.send(()).unwrap();
+    let answer = answers.recv_timeout(Duration::from_secs(20)).expect("an answer");
+    assert!(other(answer).contains("may not wait"));
+    for event in [event, theirs] {
+        events::destroy(event).unwrap();
+    }
+    streams::destroy(stream).unwrap();
+}
+
 #[test]
 fn events_order_work_across_streams() {
     let (a, b) = (streams::create().unwrap(), streams::create().unwrap());

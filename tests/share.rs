@@ -49,7 +49,9 @@ struct Pair {
 }
 
 fn door(exporter: &Arc<Pool>) -> Socket {
-    Socket::through(exporter.export().unwrap().as_fd()).unwrap()
+    Socket::through(exporter.export().unwrap().as_fd())
+        .unwrap()
+        .unwrap()
 }
 
 /// Fails where a call would wait for ever.
@@ -317,6 +319,7 @@ fn pages_are_handed_over_as_long_as_their_block_is_lent() {
         [token.at, token.number]
     });
     let (line, other) = Socket::pair().unwrap();
+    let line = line.that_waits().unwrap();
     let hello = (Kind::Hello, [ipc::VERSION]);
     ipc::send(&door(&pair.exporter), hello.0, &hello.1, &[&other.into()]).unwrap();
     let answer = |kind| {

@@ -147,11 +147,14 @@ static void no_descriptors(void) {
 }
 
 static void no_descriptors_there(int socket) {
-    weir_pool *pool = receive_pool(socket);
+    weir_pool *pool = NULL, *none = NULL;
     weir_ipc_token token;
     struct rlimit usual, low;
     void *block = NULL;
-    int descriptor = -1, next = dup(socket);
+    int descriptor = -1, door = -1, next;
+    CHECK_OK(weir_ipc_receive_descriptor(socket, &door));
+    CHECK_OK(weir_pool_import(door, &pool));
+    next = dup(socket);
     close(next);
     peer_receive(socket, &token, sizeof token);
     if (!check_under("valgrind")) { /* which gives its program another limit than the kernel's */
@@ -166,8 +169,13 @@ static void no_descriptors_there(int socket) {
         CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &low), 0);
         CHECK_STATUS(WEIR_ERROR_BACKEND, weir_ipc_receive_descriptor(socket, &descriptor));
         CHECK_SAYS("descriptors");
+        CHECK_EQUAL(dup(socket), next); /* the last one */
+        CHECK_STATUS(WEIR_ERROR_BACKEND, weir_pool_import(door, &none));
+        CHECK_SAYS("Too many open files");
+        close(next);
         CHECK_EQUAL(setrlimit(RLIMIT_NOFILE, &usual), 0);
     }
+    close(door);
     CHECK_OK(weir_pool_import_pointer(pool, &token, &block));
     CHECK_OK(weir_pool_free_synced(pool, block));
     CHECK_OK(weir_pool_destroy(pool));

@@ -45,13 +45,19 @@ fn gone() -> Refusal {
     Refusal::Stale("the exporting pool has ended, or its process has".into())
 }
 
+fn nonsense() -> Refusal {
+    BackendError::Other("the exporter's answer makes no sense".into()).into()
+}
+
 impl Line {
     /// Goes through a door.
     pub fn open(door: &Socket) -> Result<Line, Refusal> {
         let (socket, other) = Socket::pair()?;
         let socket = socket.that_waits()?;
         if !ipc::send(door, Kind::Hello, &[ipc::VERSION], &[&other.into()])? {
-            return Err(gone());
+            return Err(Refusal::Stale(
+                "the exporting pool has ended, or its process has, or somebody who has the descriptor has shut it down".into(),
+            ));
         }
         let answer = ipc::receive(&socket)?.ok_or_else(gone)?;
         match Welcome::read(&answer) {
@@ -76,7 +82,7 @@ fn wanted(answer: Message, kind: Kind, what: &str) -> Result<Message, Refusal> {
         got if got == kind => Ok(answer),
         Kind::Gone => Err(Refusal::Stale(what.into())),
         Kind::Failed => Err(BackendError::Other(format!("the exporter: {}", answer.text())).into()),
-        _ => Err(BackendError::Other("the exporter's answer makes no sense".into()).into()),
+        _ => Err(nonsense()),
     }
 }
 
@@ -155,7 +161,7 @@ impl Importer {
             pages: Vec::new(),
             block,
         };
-        let (offset, len, imported) = self.fetch(&mut pages)?;
+        let (offset, imported) = self.fetch(&mut pages, token.bytes)?;
         let mapped = imported.and_then(|()| self.map_all(&mut pages).map_err(Refusal::from));
         if let Err(error) = mapped {
             // what cannot be given back now is left to the end of the process, as is the block
@@ -174,7 +180,7 @@ impl Importer {
             handle,
             bytes,
             block: Addr(at.0 + offset),
-            len,
+            len: token.bytes,
         })
     }
 
@@ -188,28 +194,37 @@ impl Importer {
         answer
     }
 
-    /// Borrows a block and imports its pages: where in them it lies, its bytes, and whether all could be imported. Once
+    /// Borrows a block of these bytes and imports its pages: where in them it lies, and whether all could be imported. Once
     /// this has succeeded the block is borrowed.
-    fn fetch(&self, pages: &mut Pages) -> Result<(u64, u64, Result<(), Refusal>), Refusal> {
+    fn fetch(&self, pages: &mut Pages, bytes: u64) -> Result<(u64, Result<(), Refusal>), Refusal> {
         let _alone = lock(&self.borrowing);
         let words = [pages.block.0, pages.block.1];
         let freed = "the block has been freed by the process that exported it";
         let lent = wanted(self.ask(Kind::Borrow, &words)?, Kind::Lent, freed)?;
         let &[count, offset, len] = &lent.words[..] else {
-            return Err(BackendError::Other("the exporter's answer makes no sense".into()).into());
+            return Err(nonsense());
         };
-        Ok((offset, len, self.fetch_pages(pages, count)))
+        let imported = self.fetch_pages(pages, count).and_then(|()| {
+            // the exporter may lie, and the books of this process must stay right
+            let inside = offset.checked_add(len).is_some_and(|end| end <= pages.bytes);
+            match inside && len > 0 && len == bytes && offset.is_multiple_of(ipc::ALIGN) {
+                true => Ok(()),
+                false => Err(nonsense()),
+            }
+        });
+        Ok((offset, imported))
     }
 
     fn fetch_pages(&self, pages: &mut Pages, count: u64) -> Result<(), Refusal> {
         while (pages.pages.len() as u64) < count {
             let some = wanted(self.ask(Kind::Fetch, &[])?, Kind::Pages, "the block is gone")?;
             if some.words.is_empty() || some.words.len() != some.files.len() {
-                return Err(BackendError::Other("the exporter's answer makes no sense".into()).into());
+                return Err(nonsense());
             }
             for (file, bytes) in some.files.into_iter().zip(some.words) {
+                let sum = pages.bytes.checked_add(bytes).ok_or_else(nonsense)?;
                 pages.pages.push((self.inner.import(file, bytes)?, bytes));
-                pages.bytes += bytes;
+                pages.bytes = sum;
             }
         }
         Ok(())

@@ -61,7 +61,8 @@ unsafe fn read(token: *const weir_ipc_token) -> Result<Bytes, Error> {
 /// have: memory lives until the last process has let it go.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
-/// one; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
+/// one; WEIR_ERROR_STALE once a process has called shutdown(2) on a descriptor that this function gave, which is so for all of
+/// them; WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_export(pool: *mut weir_pool, descriptor: *mut c_int) -> weir_status {
     guard("weir_pool_export", InChild::Refuse, || {
@@ -79,9 +80,10 @@ pub unsafe extern "C" fn weir_pool_export(pool: *mut weir_pool, descriptor: *mut
 /// imported more than once, also in the process that exports it. Waits for the exporting process's answer, 20 s at most.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for a descriptor that is not a pool's, or is of another
-/// version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended; WEIR_ERROR_NOT_SUPPORTED for a device
-/// that this process cannot see, or when 1024 pools are live; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST;
-/// WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+/// version of weir; WEIR_ERROR_STALE if the exporting pool or process has ended, or somebody has called shutdown(2) on the
+/// descriptor; WEIR_ERROR_NOT_SUPPORTED for a device that this process cannot see, or when 1024 pools are live;
+/// WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_BACKEND, also if there are no descriptors left;
+/// WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_import(descriptor: c_int, pool: *mut *mut weir_pool) -> weir_status {
     guard("weir_pool_import", InChild::Refuse, || {

@@ -49,7 +49,7 @@ pub fn export_event(handle: usize, event: EventHandle) -> Result<Bytes, Error> {
 /// A pool of what another process exports, by the descriptor that it gave.
 pub fn import(door: BorrowedFd<'_>) -> Result<usize, Error> {
     let number = door.as_raw_fd();
-    let door = Socket::through(door).ok_or_else(|| {
+    let door = Socket::through(door).map_err(backends::error)?.ok_or_else(|| {
         Error::InvalidArgument(format!(
             "descriptor {number} is not what weir_pool_export gave; pass it on by weir_ipc_send_descriptor or inherit it, \
              not as a number"

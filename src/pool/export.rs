@@ -14,6 +14,7 @@
 
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
+use crate::alloc::size::MIN_ALIGN;
 use crate::backend::ipc::socket::{self, Socket};
 use crate::backend::ipc::token::{Token, What};
 use crate::backend::ipc::{self, Kind, MOST, Message, Welcome, words_of};
@@ -29,8 +30,13 @@ use std::thread::{Builder, JoinHandle};
 
 /// What the porter needs is less; the driver is called on it.
 const STACK: usize = 512 << 10;
+/// Messages heard of one importer before the porter looks at the others, and whether it is to end. More than lie in a socket
+/// at once (some 280, with the buffers that Linux has by default), so that catching up takes in all that was given back.
+const MOST_HEARD: usize = 4096;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const FILES: u32 = 1;
+
+const _: () = assert!(MIN_ALIGN == ipc::ALIGN);
 
 thread_local! {
     /// Is this thread some pool's porter? Has no destructor.
@@ -99,7 +105,7 @@ impl Door {
         let bell = Arc::new((Ranked::new(Rank::Door, Bell::default()), Condvar::new()));
         let porter = Porter {
             pool: Arc::downgrade(pool),
-            near,
+            near: Some(near),
             woken,
             welcome,
             lines: Vec::new(),
@@ -141,7 +147,8 @@ struct Line {
 
 struct Porter {
     pool: Weak<Pool>,
-    near: Socket,
+    /// None once somebody who has the far end has shut it down, which nobody can take back.
+    near: Option<Socket>,
     woken: Socket,
     welcome: Welcome,
     lines: Vec<Line>,
@@ -178,7 +185,8 @@ impl Porter {
     /// Does what there is to do on all lines. None: there is no pool any more.
     fn look(&mut self, behind: bool) -> Option<()> {
         // whoever rings has seen before what is to be found on the lines: so the bell is looked at first
-        let mut files: Vec<RawFd> = vec![self.woken.as_raw_fd(), self.near.as_raw_fd()];
+        let near = self.near.as_ref().map_or(-1, Socket::as_raw_fd);
+        let mut files: Vec<RawFd> = vec![self.woken.as_raw_fd(), near];
         files.extend(self.lines.iter().map(Line::awaited));
         let ready = socket::wait(&files, behind);
         let pool = self.pool.upgrade()?;
@@ -197,12 +205,18 @@ impl Porter {
             }
             !over
         });
-        if ready[1].readable
-            && let Ok(Some(mut hello)) = ipc::receive(&self.near)
-            && hello.kind == Kind::Hello
-            && let Some(file) = hello.files.pop()
+        if (ready[1].readable || ready[1].closed)
+            && let Some(near) = &self.near
         {
-            self.lines.extend(Line::open(Socket::of(file), self.welcome));
+            match ipc::receive(near) {
+                Ok(Some(mut hello)) => {
+                    let file = hello.files.pop().filter(|_| hello.kind == Kind::Hello);
+                    let line = file.and_then(|file| Line::open(Socket::of(file), self.welcome));
+                    self.lines.extend(line);
+                }
+                _ if ready[1].closed => self.near = None,
+                _ => {}
+            }
         }
         Some(())
     }
@@ -237,13 +251,17 @@ impl Line {
         self.loans.is_empty() || self.peer.is_none()
     }
 
-    /// Does what the importer asks for, as long as it does. None: it is gone, or talks nonsense.
+    /// Does what the importer asks for, as long as it does, up to a bound. None: it is gone, talks nonsense, or takes away
+    /// what it has sent.
     fn hear(&mut self, pool: &Pool) -> Option<()> {
         let more = |line: &Line| {
             let ready = socket::wait(&[line.socket.as_raw_fd()], true)[0];
             ready.readable || ready.closed
         };
-        while more(self) {
+        for _ in 0..MOST_HEARD {
+            if !more(self) {
+                break;
+            }
             let message = ipc::receive(&self.socket).ok().flatten()?;
             self.serve(pool, &message)?;
         }
@@ -310,10 +328,16 @@ impl Line {
 impl Pool {
     /// A descriptor by which other processes can import the pool.
     pub fn export(self: &Arc<Pool>) -> Result<OwnedFd, Error> {
-        self.with_door(|door| {
+        let copy = self.with_door(|door| {
             let copy = door.far.try_clone();
             copy.map_err(|error| BackendError::OutOfMemory(format!("dup: {error}")))
-        })
+        })?;
+        match socket::wait(&[copy.as_raw_fd()], true)[0].closed {
+            false => Ok(copy),
+            true => Err(Error::Stale(
+                "a process that has the pool's descriptor has shut it down, so nobody can import the pool any more".into(),
+            )),
+        }
     }
 
     /// A token by which a process that imports the pool can have a block.

@@ -3,7 +3,8 @@
 //! never recorded is complete; destroying one cancels nothing.
 //!
 //! An event that is offered to other processes, or comes from one, has a `board` that they share; from then on
-//! what is recorded is told there.
+//! what is recorded is told there. What this process recorded last is waited for even where another has recorded since:
+//! pools believe that whoever waited for the event waited for that.
 //!
 //! A handle that is no live host stream's is a stream with nothing in flight: recording on it makes the
 //! event complete, and since it has no queue that could be held back, `stream_wait` blocks the caller.
@@ -32,10 +33,10 @@ struct Entry {
 static EVENTS: Mutex<Slots<Entry>> = Mutex::new(Slots::new(TAG));
 static OFFERS: AtomicU64 = AtomicU64::new(0);
 
-/// Work to wait for.
-enum Pending {
-    Here(Point),
-    Somewhere(Arc<Board>, u64),
+/// Work to wait for, all of it.
+struct Pending {
+    here: Option<Point>,
+    told: Option<(Arc<Board>, u64)>,
 }
 
 fn unknown(event: EventHandle) -> BackendError {
@@ -43,18 +44,17 @@ fn unknown(event: EventHandle) -> BackendError {
 }
 
 /// What is left to wait for.
-fn pending(event: EventHandle) -> Result<Option<Pending>, BackendError> {
+fn pending(event: EventHandle) -> Result<Pending, BackendError> {
     gate::for_program()?;
     let events = lock(&EVENTS);
     let entry = events.get(event.0).ok_or_else(|| unknown(event))?;
     let (point, board) = (entry.point.clone(), entry.board.clone());
     drop(events);
     let told = board.map(|board| (board.recorded(), board));
-    Ok(match told {
-        Some((number @ 1.., board)) => {
-            (!board.is_complete(number)).then_some(Pending::Somewhere(board, number))
-        }
-        _ => point.filter(|point| !point.reached()).map(Pending::Here),
+    let told = told.filter(|(number, board)| !board.is_complete(*number));
+    Ok(Pending {
+        here: point.filter(|point| !point.reached()),
+        told: told.map(|(number, board)| (board, number)),
     })
 }
 
@@ -88,14 +88,19 @@ pub fn record(event: EventHandle, stream: StreamHandle) -> Result<(), BackendErr
     gate::for_program()?;
     let target = streams::find(stream);
     let point = target.as_ref().map(|stream| stream.point());
+    let events = lock(&EVENTS);
+    let board = events.get(event.0).ok_or_else(|| unknown(event))?.board.clone();
+    drop(events);
+    // first, because it may be refused, and then what was recorded before still counts
+    let number = board.as_ref().map(|board| board.record()).transpose()?;
     let mut events = lock(&EVENTS);
-    let entry = events.get_mut(event.0).ok_or_else(|| unknown(event))?;
-    let board = entry.board.clone();
-    let old = std::mem::replace(&mut entry.point, point);
+    let entry = events.get_mut(event.0);
+    let old = entry.map(|entry| std::mem::replace(&mut entry.point, point));
     drop(events);
     drop(old);
-    let Some(board) = board else { return Ok(()) };
-    let number = board.record()?;
+    let (Some(board), Some(number)) = (board, number) else {
+        return Ok(());
+    };
     let told = board.clone();
     if !target.is_some_and(|stream| stream.run(Box::new(move || told.done(number)))) {
         board.done(number);
@@ -105,40 +110,37 @@ pub fn record(event: EventHandle, stream: StreamHandle) -> Result<(), BackendErr
 
 /// Is the work that was recorded complete?
 pub fn query(event: EventHandle) -> Result<bool, BackendError> {
-    Ok(pending(event)?.is_none())
+    let Pending { here, told } = pending(event)?;
+    Ok(here.is_none() && told.is_none())
 }
 
 /// Blocks until the work that was recorded is complete. An error on the worker that is to do that work.
 pub fn synchronize(event: EventHandle) -> Result<(), BackendError> {
-    match pending(event)? {
-        None => Ok(()),
-        Some(Pending::Here(point)) => point.wait(),
-        Some(Pending::Somewhere(board, number)) => {
-            board.wait(number);
-            Ok(())
-        }
+    let Pending { here, told } = pending(event)?;
+    here.map_or(Ok(()), |point| point.wait())?;
+    if let Some((board, number)) = told {
+        board.wait(number);
     }
+    Ok(())
 }
 
 /// Has `stream` wait, before any work queued on it later, for the work recorded so far.
 pub fn stream_wait(stream: StreamHandle, event: EventHandle) -> Result<(), BackendError> {
-    match pending(event)? {
-        None => Ok(()),
-        Some(Pending::Here(point)) => order(stream, point),
-        Some(Pending::Somewhere(board, number)) => {
-            let waiting = board.clone();
-            match streams::find(stream) {
-                None => board.wait(number),
-                Some(target) if target.run(Box::new(move || waiting.wait(number))) => {}
-                Some(_) => {
-                    return Err(BackendError::InvalidStream(format!(
-                        "{stream} was destroyed during the call"
-                    )));
-                }
-            }
-            Ok(())
+    let Pending { here, told } = pending(event)?;
+    here.map_or(Ok(()), |point| order(stream, point))?;
+    let Some((board, number)) = told else {
+        return Ok(());
+    };
+    match streams::find(stream) {
+        None => board.wait(number),
+        Some(target) if target.run(Box::new(move || board.wait(number))) => {}
+        Some(_) => {
+            return Err(BackendError::InvalidStream(format!(
+                "{stream} was destroyed during the call"
+            )));
         }
     }
+    Ok(())
 }
 
 /// Offers an event to other processes, under the same number each time.

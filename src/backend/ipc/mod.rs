@@ -35,6 +35,8 @@ use std::os::fd::OwnedFd;
 
 /// Of these messages; both sides must be of the same.
 pub const VERSION: u64 = 1;
+/// Blocks begin at multiples of this.
+pub const ALIGN: u64 = 256;
 /// Descriptors that a message carries at most; the kernel's limit is 253.
 pub const MOST: usize = 128;
 

@@ -30,7 +30,8 @@ fn failed(call: &str) -> BackendError {
 #[derive(Debug)]
 pub struct Socket {
     file: OwnedFd,
-    /// Sending waits until there is room; otherwise a receiver that lets its queue fill up is as good as gone.
+    /// Sending waits until there is room, and receiving until there is a message. Otherwise one receives only what is said to
+    /// be there, and who lets its queue fill up, or takes away what it sent, is as good as gone.
     waits: bool,
 }
 
@@ -110,7 +111,7 @@ impl Socket {
     }
 
     /// A descriptor of the program's own, if it leads to a door.
-    pub fn through(file: BorrowedFd<'_>) -> Option<Socket> {
+    pub fn through(file: BorrowedFd<'_>) -> Result<Option<Socket>, BackendError> {
         // SAFETY: all zeros is an address.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         let mut length = size_of_val(&address) as u32;
@@ -122,10 +123,10 @@ impl Socket {
             .zip(DOOR)
             .all(|(&is, &want)| is as u8 == want);
         if code != 0 || address.sun_family != libc::AF_UNIX as libc::sa_family_t || !named {
-            return None;
+            return Ok(None);
         }
-        let file = file.try_clone_to_owned().ok()?;
-        Some(Socket { file, waits: true })
+        let file = own(file)?;
+        Ok(Some(Socket { file, waits: true }))
     }
 
     /// The same socket, where sending and receiving wait, but not for ever.
@@ -206,9 +207,10 @@ impl Socket {
         (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
         header.msg_control = control.0.as_mut_ptr().cast();
         header.msg_controllen = control.0.len() as _;
+        let flags = libc::MSG_CMSG_CLOEXEC | if self.waits { 0 } else { libc::MSG_DONTWAIT };
         let length = loop {
             // SAFETY: a header whose parts live until the call returns.
-            let got = unsafe { libc::recvmsg(self.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+            let got = unsafe { libc::recvmsg(self.as_raw_fd(), &raw mut header, flags) };
             match usize::try_from(got) {
                 Ok(length) => break length,
                 Err(_) => match Error::last_os_error().raw_os_error() {
@@ -281,7 +283,7 @@ impl Socket {
 pub struct Ready {
     /// There is something to read.
     pub readable: bool,
-    /// The other end is closed.
+    /// The other end is closed, or shut down: nothing more will come.
     pub closed: bool,
 }
 
@@ -292,7 +294,7 @@ pub fn wait(files: &[RawFd], look: bool) -> Vec<Ready> {
         .iter()
         .map(|&fd| libc::pollfd {
             fd,
-            events: libc::POLLIN,
+            events: libc::POLLIN | libc::POLLRDHUP,
             revents: 0,
         })
         .collect();
@@ -307,7 +309,7 @@ pub fn wait(files: &[RawFd], look: bool) -> Vec<Ready> {
     all.iter()
         .map(|one| Ready {
             readable: one.revents & libc::POLLIN != 0,
-            closed: one.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+            closed: one.revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL) != 0,
         })
         .collect()
 }
@@ -326,11 +328,7 @@ pub fn unique() -> Result<[u64; 2], BackendError> {
 
 /// Sends a descriptor through a socket of the program's.
 pub fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), BackendError> {
-    let (socket, file) = (own(socket)?, own(file)?);
-    let socket = Socket {
-        file: socket,
-        waits: true,
-    };
+    let (socket, file) = (of_program(socket)?, own(file)?);
     // a byte must go with it, or a stream socket delivers nothing
     match socket.send(b"w", &[&file])? {
         true => Ok(()),
@@ -342,11 +340,16 @@ pub fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(
 
 /// Receives one that [`send_descriptor`] sent. None: the other end is closed, or what came was something else.
 pub fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, BackendError> {
-    match Socket::of(own(socket)?).receive(&mut [0])? {
+    match of_program(socket)?.receive(&mut [0])? {
         Some(Received { lost: true, .. }) => Err(no_room()),
         Some(Received { mut files, .. }) if files.len() == 1 => Ok(files.pop()),
         _ => Ok(None),
     }
+}
+
+/// It waits, unless the program has told it not to.
+fn of_program(socket: BorrowedFd<'_>) -> Result<Socket, BackendError> {
+    own(socket).map(|file| Socket { file, waits: true })
 }
 
 fn own(file: BorrowedFd<'_>) -> Result<OwnedFd, BackendError> {
