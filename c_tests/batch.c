@@ -78,6 +78,11 @@ static void warmup(void) {
     CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, weir_pool_warmup(pool, sizes, counts, 3, NULL));
     CHECK_EQUAL(CHECK_STATS(pool).used_bytes, 0);
     CHECK(CHECK_STATS(pool).reserved_bytes_peak <= 4 * MiB);
+    /* so many that a list of them would not fit into memory */
+    size_t most = (size_t)1 << 32;
+    CHECK_STATUS(WEIR_ERROR_OUT_OF_MEMORY, weir_pool_warmup(pool, sizes, &most, 1, NULL));
+    most++;
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_pool_warmup(pool, sizes, &most, 1, NULL));
     CHECK_OK(weir_pool_destroy(pool));
 }
 

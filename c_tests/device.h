@@ -41,6 +41,8 @@ enum { CAPTURE_STATUS_NONE = 0, CAPTURE_STATUS_ACTIVE = 1, CAPTURE_STATUS_INVALI
     CALL(MemGetInfo, "cuMemGetInfo_v2", (size_t * left, size_t * total))                               \
     CALL(MemHostAlloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))                     \
     CALL(MemFreeHost, "cuMemFreeHost", (void *p))                                                      \
+    CALL(MemHostRegister, "cuMemHostRegister_v2", (void *p, size_t bytes, unsigned flags))             \
+    CALL(MemHostUnregister, "cuMemHostUnregister", (void *p))                                          \
     CALL(MemAlloc, "cuMemAlloc_v2", (CUdeviceptr * p, size_t bytes))                                   \
     CALL(MemFree, "cuMemFree_v2", (CUdeviceptr p))                                                     \
     CALL(MemcpyHtoD, "cuMemcpyHtoD_v2", (CUdeviceptr to, const void *from, size_t bytes))              \

@@ -632,7 +632,8 @@ weir_status weir_pool_options_init(weir_pool_options *options,
  * when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
  * WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
  * names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
- * initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+ * initial_bytes cannot be had, WEIR_ERROR_SIZE_TOO_LARGE if nobody could have them; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
+ * WEIR_ERROR_FORKED.
  */
 weir_status weir_pool_create(const weir_pool_options *options,
                              weir_pool **pool);
@@ -727,7 +728,7 @@ weir_status weir_finalize(void);
  * Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
  * them needs no growth. The arrays may be NULL if `n` is 0.
  *
- * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`.
+ * Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`, or counts that add up to more than 2^32.
  */
 weir_status weir_pool_warmup(weir_pool *pool,
                              const size_t *sizes,
@@ -936,7 +937,7 @@ weir_status weir_stream_defer(weir_stream stream,
  * weir_finalize. It takes about 40 ms for a GiB of memory that was touched before. The driver is opened if nobody has.
  *
  * Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for memory that overlaps with what is
- * registered; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
+ * registered, or of which a part is page-locked already; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
  * WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_host_register(void *ptr,

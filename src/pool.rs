@@ -147,6 +147,12 @@ impl Pool {
                 config.slack
             )));
         }
+        for asked in [config.initial_bytes, config.growth_ahead] {
+            if asked > MAX_REQUEST {
+                let most = MAX_REQUEST;
+                return Err(Error::SizeTooLarge { asked, most });
+            }
+        }
         let slot = backend.granularity();
         if config.max_bytes != 0 && round_up(config.initial_bytes, slot) > config.max_bytes {
             return Err(Error::InvalidArgument(format!(

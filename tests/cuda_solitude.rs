@@ -1,11 +1,11 @@
-//! What a pair of calls asks the driver where the stream is alone in its pool and nobody has declared it, and that a
-//! recycled handle is found out. On the stand-in driver: each test in a process of its own.
+//! What a pair of calls asks the driver where the stream is alone in its pool and nobody has declared it, that a
+//! recycled handle is found out, and that threads which end leave nothing behind that nobody can have. On the stand-in driver: each test in a process of its own.
 
 #![allow(unsafe_code)] // The driver is called as C calls it.
 
 mod common;
 
-use common::cuda::{Gate, backend, fill, handle};
+use common::cuda::{Gate, PER_THREAD, backend, fill, handle};
 use common::standin::{Device, alone, calls, ok, stream};
 use common::{K, M};
 use weir::base::units::{Addr, StreamHandle};
@@ -100,6 +100,45 @@ fn a_recycled_handle_is_not_given_what_its_predecessor_may_still_use() {
         ok!(stream_destroy(two));
         assert_eq!(pool.end().blocks, 4);
         drop((cache, pool));
+        drop(device);
+    });
+}
+
+#[test]
+fn what_threads_leave_on_their_default_streams_is_for_others() {
+    let name = "what_threads_leave_on_their_default_streams_is_for_others";
+    alone(name, &[], || {
+        let device = Device::open(0);
+        for declared_streams in [false, true] {
+            let config = Config {
+                declared_streams,
+                ..Config::default()
+            };
+            let pool = Pool::new(config, backend()).expect("a pool");
+            for bytes in [100 * K, 64 * M] {
+                for _ in 0..12 {
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            let _current = Device::open(0);
+                            let blocks = [(); 4].map(|()| pool.alloc(bytes, 0, PER_THREAD).expect("memory"));
+                            for at in blocks {
+                                pool.free(at, PER_THREAD).expect("a live block");
+                            }
+                            ok!(stream_synchronize(std::ptr::without_provenance_mut(PER_THREAD.0)));
+                        });
+                    });
+                }
+            }
+            let reserved = pool.stats().expect("stats").reserved;
+            assert!(reserved < 600 * M, "{reserved} B, declared: {declared_streams}");
+            pool.trim(0).expect("a trim");
+            let left = pool.stats().expect("stats").reserved;
+            assert!(
+                left <= 64 * M,
+                "{left} B after a trim, declared: {declared_streams}"
+            );
+            assert_eq!(pool.end().blocks, 0);
+        }
         drop(device);
     });
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
+use weir::alloc::size::MAX_REQUEST;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::backend::fault::Faulty;
@@ -120,8 +121,17 @@ fn initial_bytes_count_against_the_limit() {
     // a device that has not as much
     faulty.set_capacity(16 * M);
     let refused = Pool::new(config(64 * M, 0), Arc::clone(&faulty) as _);
-    assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
+    assert_eq!(shortage(refused.expect_err("too much")).asked, 64 * M);
     faulty.assert_empty();
+    // what no device has
+    let creates = faulty.calls(Call::Create);
+    for bytes in [MAX_REQUEST + 1, u64::MAX - 4 * M, u64::MAX] {
+        for max_bytes in [0, 1 << 30] {
+            let refused = Pool::new(config(bytes, max_bytes), Arc::clone(&faulty) as _);
+            assert!(matches!(refused, Err(Error::SizeTooLarge { .. })), "{refused:?}");
+        }
+    }
+    assert_eq!(faulty.calls(Call::Create), creates);
 }
 
 #[test]

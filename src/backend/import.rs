@@ -334,6 +334,10 @@ impl Backend for Importer {
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         self.inner.is_built_in(stream)
     }
+
+    fn is_of_thread(&self, stream: StreamHandle) -> bool {
+        self.inner.is_of_thread(stream)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.inner.record(stream)
     }

@@ -119,6 +119,9 @@ impl Backend for Metered {
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         self.inner.is_built_in(stream)
     }
+    fn is_of_thread(&self, stream: StreamHandle) -> bool {
+        self.inner.is_of_thread(stream)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);
         self.inner.record(stream)

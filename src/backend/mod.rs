@@ -133,9 +133,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Is this a stream that is always there? The pool may then record an event on it at any time, if `timeline` still
-    /// gives what it gave before.
+    /// Is this a stream that is always there, for every thread? The pool may then record an event on it at any time, if
+    /// `timeline` still gives what it gave before.
     fn is_built_in(&self, _stream: StreamHandle) -> bool {
+        false
+    }
+
+    /// Does this name mean another stream to each thread? Then only its own thread may record an event on it.
+    fn is_of_thread(&self, _stream: StreamHandle) -> bool {
         false
     }
 

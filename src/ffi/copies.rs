@@ -164,7 +164,7 @@ pub unsafe extern "C" fn weir_stream_defer(
 /// weir_finalize. It takes about 40 ms for a GiB of memory that was touched before. The driver is opened if nobody has.
 ///
 /// Any thread may call it. Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_INVALID_ARGUMENT for memory that overlaps with what is
-/// registered; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
+/// registered, or of which a part is page-locked already; WEIR_ERROR_NOT_SUPPORTED for a GPU's memory; WEIR_ERROR_DRIVER_UNAVAILABLE; WEIR_ERROR_BACKEND;
 /// WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_host_register(ptr: *mut c_void, bytes: usize) -> weir_status {

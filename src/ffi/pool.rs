@@ -95,7 +95,8 @@ pub(super) fn pointer(at: Addr) -> *mut c_void {
 /// when 1024 pools are live, or for a tool that knows nothing of NVTX's memory extension;
 /// WEIR_ERROR_DRIVER_UNAVAILABLE if no CUDA driver can be used: the library libcuda.so.1, or what WEIR_CUDA_LIBRARY
 /// names, is opened by the first pool that needs it; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_OUT_OF_MEMORY if
-/// initial_bytes cannot be had; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
+/// initial_bytes cannot be had, WEIR_ERROR_SIZE_TOO_LARGE if nobody could have them; WEIR_ERROR_BACKEND; WEIR_ERROR_UNLOADED;
+/// WEIR_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_create(
     options: *const weir_pool_options,
@@ -254,7 +255,7 @@ pub extern "C" fn weir_finalize() -> weir_status {
 /// Makes `counts[i]` blocks of `sizes[i]` bytes, for every i below `n`, available to `stream` so that allocating
 /// them needs no growth. The arrays may be NULL if `n` is 0.
 ///
-/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`.
+/// Errors: those of weir_pool_alloc; WEIR_ERROR_INVALID_ARGUMENT for an impossible `n`, or counts that add up to more than 2^32.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_warmup(
     pool: *mut weir_pool,

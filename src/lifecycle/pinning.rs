@@ -3,8 +3,8 @@
 //! Locks: none; the backend locks for itself.
 
 use super::{backends, end};
-use crate::backend::cuda::registrations;
-use crate::backend::{BackendError, cuda};
+use crate::backend::cuda;
+use crate::backend::cuda::registrations::{self, Refusal};
 use crate::base::error::Error;
 use crate::base::units::Addr;
 
@@ -13,9 +13,9 @@ pub fn register(at: Addr, bytes: u64) -> Result<(), Error> {
     end::prepare()?;
     let driver = cuda::open().map_err(Error::DriverUnavailable)?;
     end::prepare_devices()?;
-    registrations::register(driver, at, bytes).map_err(|error| match error {
-        BackendError::Other(why) => Error::InvalidArgument(why),
-        error => backends::error(error),
+    registrations::register(driver, at, bytes).map_err(|refusal| match refusal {
+        Refusal::Mistake(why) => Error::InvalidArgument(why),
+        Refusal::Backend(error) => backends::error(error),
     })
 }
 

@@ -4,6 +4,7 @@ use super::{Named, Pool, ThreadCache, check_request, index_beside, index_for_all
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
+use crate::alloc::size::{MAX_REQUEST, MIN_ALIGN};
 use crate::base::error::Error;
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
@@ -165,12 +166,26 @@ impl Pool {
         let total = total.filter(|&total| total <= 1 << 32).ok_or_else(|| {
             Error::InvalidArgument("the counts of weir_pool_warmup add up to more than 2^32 blocks".into())
         })?;
-        let each: Vec<u64> = sizes
-            .iter()
-            .zip(counts)
-            .flat_map(|(&bytes, &count)| std::iter::repeat_n(bytes, count as usize))
-            .collect();
-        let mut blocks = vec![Addr(0); total as usize];
+        let kinds = || sizes.iter().zip(counts);
+        let bytes = kinds().try_fold(0u64, |sum, (&bytes, &count)| {
+            sum.checked_add(bytes.max(MIN_ALIGN).checked_mul(count)?)
+        });
+        let most = match self.config.max_bytes {
+            0 => MAX_REQUEST,
+            limit => limit,
+        };
+        // before there is a list of so many
+        if bytes.is_none_or(|bytes| bytes > most) {
+            return Err(self.shortage(bytes.unwrap_or(u64::MAX), stream, String::new())?);
+        }
+        let (mut each, mut blocks) = (Vec::new(), Vec::new());
+        let room = each.try_reserve_exact(total as usize);
+        room.and_then(|()| blocks.try_reserve_exact(total as usize))
+            .map_err(|error| Error::Backend(format!("no room to list {total} blocks: {error}")))?;
+        for (&bytes, &count) in kinds() {
+            each.extend(std::iter::repeat_n(bytes, count as usize));
+        }
+        blocks.resize(total as usize, Addr(0));
         self.alloc_all(None, &each, stream, &mut blocks)?;
         let mut heap = self.books()?;
         for at in blocks {

@@ -207,7 +207,10 @@ impl Pool {
 
     /// May events be recorded on this stream in calls that do not name it?
     pub(super) fn reaches(&self, stream: StreamHandle) -> bool {
-        self.config.declared_streams || self.backend.is_built_in(stream)
+        match self.config.declared_streams {
+            true => !self.backend.is_of_thread(stream),
+            false => self.backend.is_built_in(stream),
+        }
     }
 
     /// Who is this? The cache knows where the program declares its streams.

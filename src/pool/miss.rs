@@ -90,18 +90,7 @@ impl Pool {
                 break;
             }
         }
-        let mut heap = self.books()?;
-        heap.stats.failures += 1;
-        Err(Error::OutOfMemory(Box::new(Shortage {
-            asked: bytes,
-            stream: stream.handle,
-            used: heap.used_now(),
-            reserved: heap.stats.reserved,
-            largest_free: heap.largest_free(),
-            limit: self.config.max_bytes,
-            pending: heap.stats.pending,
-            backend: said,
-        })))
+        Err(self.shortage(bytes, stream.handle, said)?)
     }
 
     /// Creates `bytes` of free memory.
@@ -125,9 +114,28 @@ impl Pool {
             line: None,
             reach: false,
         };
-        self.attempt(&mut grow, bytes, GRAIN, none, sources, |_, _| ())
-            .map_err(|error| translate(error, StreamHandle(0)))?;
-        Ok(())
+        match self.attempt(&mut grow, bytes, GRAIN, none, sources, |_, _| ()) {
+            Ok(Some(())) => Ok(()),
+            Ok(None) => Err(self.shortage(bytes, none.handle, String::new())?),
+            Err(BackendError::OutOfMemory(why)) => Err(self.shortage(bytes, none.handle, why)?),
+            Err(error) => Err(translate(error, none.handle)),
+        }
+    }
+
+    /// That many bytes cannot be had, for all that the backend `said`.
+    pub(super) fn shortage(&self, asked: u64, stream: StreamHandle, said: String) -> Result<Error, Error> {
+        let mut heap = self.books()?;
+        heap.stats.failures += 1;
+        Ok(Error::OutOfMemory(Box::new(Shortage {
+            asked,
+            stream,
+            used: heap.used_now(),
+            reserved: heap.stats.reserved,
+            largest_free: heap.largest_free(),
+            limit: self.config.max_bytes,
+            pending: heap.stats.pending,
+            backend: said,
+        })))
     }
 
     fn serve(&self, grow: &mut Turn, request: Request, said: &mut String) -> Result<Option<u64>, Error> {

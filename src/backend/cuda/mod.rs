@@ -374,7 +374,11 @@ impl Backend for CudaBackend {
     }
 
     fn is_built_in(&self, stream: StreamHandle) -> bool {
-        streams::is_built_in(stream)
+        streams::is_built_in(stream) && !self.is_of_thread(stream)
+    }
+
+    fn is_of_thread(&self, stream: StreamHandle) -> bool {
+        stream.0 == streams::PER_THREAD
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

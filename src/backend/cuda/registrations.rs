@@ -54,18 +54,33 @@ fn pointer(at: u64) -> *mut c_void {
     ptr::with_exposed_provenance_mut(at as usize)
 }
 
+/// Why memory is not registered.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The program's mistake.
+    Mistake(String),
+    /// The driver's failure.
+    Backend(BackendError),
+}
+
+impl From<BackendError> for Refusal {
+    fn from(error: BackendError) -> Refusal {
+        Refusal::Backend(error)
+    }
+}
+
 /// Page-locks memory of the program's. Pre: it is there until it is unregistered.
-pub fn register(driver: &'static Driver, at: Addr, bytes: u64) -> Result<(), BackendError> {
+pub fn register(driver: &'static Driver, at: Addr, bytes: u64) -> Result<(), Refusal> {
     driver::still_usable()?;
     let end =
         at.0.checked_add(bytes)
             .filter(|_| bytes > 0)
-            .ok_or_else(|| BackendError::Other(format!("{bytes} B at {at} are no memory")))?;
+            .ok_or_else(|| Refusal::Mistake(format!("{bytes} B at {at} are no memory")))?;
     let mut ranges = lock(&RANGES);
     if let Some((&known, range)) = ranges.range(..end).next_back()
         && known + range.bytes > at.0
     {
-        return Err(BackendError::Other(format!(
+        return Err(Refusal::Mistake(format!(
             "{bytes} B at {at} overlap with {} B at {known:#x}, which are registered",
             range.bytes
         )));
@@ -115,27 +130,39 @@ fn any_changes(ranges: &Ranges) -> bool {
     ranges.values().any(Range::changes)
 }
 
-fn lock_unless_locked(driver: &'static Driver, at: Addr, bytes: u64) -> Result<State, BackendError> {
+fn lock_unless_locked(driver: &'static Driver, at: Addr, bytes: u64) -> Result<State, Refusal> {
     // a driver knows no address without a context
     let borrowed = match context::current(driver)? {
         0 => Some(context::borrow(driver, 0)?),
         _ => None,
     };
     let _current = borrowed.as_ref().map(|context| context.enter()).transpose()?;
-    match known(at)? {
-        Known::Device => Err(BackendError::NotSupported(format!(
+    match (known(at)?, known(Addr(at.0 + bytes - 1))?) {
+        (Known::Device, _) => Err(Refusal::Backend(BackendError::NotSupported(format!(
             "{at} is a device's memory, which is nothing to page-lock"
-        ))),
-        Known::Pinned => Ok(State::Theirs),
-        Known::Pageable => lock_pages(driver, at.0, bytes).map(State::Ours),
+        )))),
+        (Known::Pinned, Known::Pinned) => Ok(State::Theirs),
+        (Known::Pinned, _) => Err(partly(at, bytes)),
+        (Known::Pageable, _) => lock_pages(driver, at, bytes).map(State::Ours),
     }
 }
 
-fn lock_pages(driver: &'static Driver, at: u64, bytes: u64) -> Result<Arc<Context>, BackendError> {
+fn partly(at: Addr, bytes: u64) -> Refusal {
+    Refusal::Mistake(format!(
+        "a part of the {bytes} B at {at} is page-locked already; register what is not, or let go of that part first"
+    ))
+}
+
+fn lock_pages(driver: &'static Driver, at: Addr, bytes: u64) -> Result<Arc<Context>, Refusal> {
+    /// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`
+    const ALREADY: u32 = 712;
     let context = context::primary(driver, context::current(driver)?)?;
     let (_current, _mode) = (context.enter()?, relax(driver)?);
     // SAFETY: the program's memory, which stays as long as it is registered: the precondition of its call.
-    let code = unsafe { (driver.symbols.mem_host_register)(pointer(at), bytes as usize, FLAGS) };
+    let code = unsafe { (driver.symbols.mem_host_register)(pointer(at.0), bytes as usize, FLAGS) };
+    if code == ALREADY {
+        return Err(partly(at, bytes));
+    }
     context.check("cuMemHostRegister", code)?;
     Ok(context)
 }
