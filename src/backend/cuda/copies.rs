@@ -37,9 +37,7 @@ impl Stream {
     /// Pre: `driver` has given one.
     pub fn new(named: StreamHandle) -> Result<Stream, BackendError> {
         let driver = driver().ok_or(BackendError::Unloaded)?;
-        if named == StreamHandle::HOST {
-            return Err(streams::host_error());
-        }
+        streams::check_handle(named)?;
         let mut stream = Stream {
             driver,
             named,
