@@ -121,8 +121,6 @@ impl Queue {
         line: Option<deferred::Line>,
         config: impl FnOnce() -> Result<Config, Error>,
     ) -> Result<Arc<Pool>, Error> {
-        // the default stream of a thread is another one on each device
-        let line = line.filter(|_| !matches!(self, Queue::Driver(stream) if stream.is_per_thread()));
         let (last, handle) = LAST.get();
         if line.is_some()
             && line == last

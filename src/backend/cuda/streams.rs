@@ -184,7 +184,7 @@ impl Streams {
     /// Who is this, and what does its work go into?
     pub(super) fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
         match stream.0 {
-            _ if stream == StreamHandle::HOST => Ok(Timeline::of(HOST)),
+            _ if stream == StreamHandle::HOST => self.own.alive().map(|()| Timeline::of(HOST)),
             0 | LEGACY => {
                 let serial = self.built_in()?.0;
                 Ok(Timeline::of(StreamId(BUILT_IN | serial << 32)))
@@ -305,7 +305,7 @@ impl Streams {
             Some(context) => (place, context),
             None => self.context_of(stream)?,
         };
-        context.alive()?;
+        context.verify()?;
         Ok(Usable {
             stream: handle(named),
             context,
