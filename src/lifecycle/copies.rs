@@ -69,6 +69,14 @@ impl CopyQueue for Queue {
             Queue::None => Ok(Arc::new(Past)),
         }
     }
+
+    fn may_wait(&self) -> Result<(), BackendError> {
+        match self {
+            Queue::Host(stream) => stream.may_wait(),
+            Queue::Driver(stream) => stream.may_wait(),
+            Queue::None => Ok(()),
+        }
+    }
 }
 
 impl Queue {
@@ -281,6 +289,10 @@ fn queue_copy(copy: Copy, ends: &Ends, stream: StreamHandle, queue: &Queue) -> R
 pub fn copy_hold(copy: Copy, stream: StreamHandle, release: Function) -> Result<(), Error> {
     let queue = Queue::of(stream)?;
     queue.refuse_captured("a copy that holds its source")?;
+    if let Queue::Driver(_) = queue {
+        // a host stream's own function may have one queued: it is not the caller who waits
+        queue.may_wait().map_err(|error| stream_error(stream, error))?;
+    }
     deferred::prepare()?;
     if copy.bytes > 0 {
         queue_copy(copy, &Ends::of(copy)?, stream, &queue)?;
@@ -329,6 +341,7 @@ pub fn copy_staged(
         };
         return done.and(noted);
     }
+    queue.may_wait().map_err(error)?;
     queue_copy(copy, &ends, stream, &queue)?;
     queue.moment().and_then(|moment| moment.wait()).map_err(error)
 }

@@ -182,6 +182,10 @@ impl CopyQueue for Stream {
             code => Err(self.driver.stream_error("cuEventRecord", code)),
         }
     }
+
+    fn may_wait(&self) -> Result<(), BackendError> {
+        self.context().map(drop) // of others than primary contexts there are no moments
+    }
 }
 
 /// A point in the work of a stream. It outlives the stream.
