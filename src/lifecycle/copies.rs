@@ -6,7 +6,7 @@
 //! Locks: none; pools and backends lock for themselves.
 
 use super::backends::error as backend_error;
-use super::deferred::{self, Function};
+use super::deferred::{self, Function, Place};
 use super::order;
 use super::registry::POOLS;
 use super::{defaults, end};
@@ -293,25 +293,25 @@ pub fn copy_hold(copy: Copy, stream: StreamHandle, release: Function) -> Result<
         // a host stream's own function may have one queued: it is not the caller who waits
         queue.may_wait().map_err(|error| stream_error(stream, error))?;
     }
-    deferred::prepare()?;
+    let place = deferred::prepare()?;
     if copy.bytes > 0 {
         queue_copy(copy, &Ends::of(copy)?, stream, &queue)?;
     }
-    behind(&queue, stream, release)
+    behind(&queue, stream, place, release)
 }
 
 /// Has `function` called when what is queued on `stream` until now is complete.
 pub fn defer(stream: StreamHandle, function: Function) -> Result<(), Error> {
     let queue = Queue::of(stream)?;
     queue.refuse_captured("a deferred call")?;
-    deferred::prepare()?;
-    behind(&queue, stream, function)
+    behind(&queue, stream, deferred::prepare()?, function)
 }
 
-fn behind(queue: &Queue, stream: StreamHandle, function: Function) -> Result<(), Error> {
+fn behind(queue: &Queue, stream: StreamHandle, place: Place, function: Function) -> Result<(), Error> {
     let error = |error| stream_error(stream, error);
     let line = queue.identity().map_err(error)?;
-    deferred::call_behind(line, queue.moment().map_err(error)?, function)
+    place.take(line, queue.moment().map_err(error)?, function);
+    Ok(())
 }
 
 /// Queues a copy whose source may change, or has made it, when the call returns.
