@@ -263,10 +263,12 @@ static void a_copy_within_work_of_its_stream(void) {
     CHECK_EQUAL(copy.status, WEIR_OK);
     CHECK(bytes_are(copy.to, 5, 40 * KiB));
     copy.bytes = bytes; /* more than can be under way at a time */
+    memset(copy.to, 0, bytes);
     CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
     stream_wait(copy.stream);
     stream_wait(copy.stream); /* for what the function has queued */
     CHECK_EQUAL(copy.status, WEIR_ERROR_BACKEND);
+    CHECK(bytes_are(copy.to, 0, bytes));
     stream_end(copy.stream);
     free(copy.from);
 }

@@ -886,8 +886,8 @@ weir_status weir_pool_get_access(weir_pool *pool,
  * do not exist, and for WEIR_COPY_HOLD, which is weir_copy_async_hold's; WEIR_ERROR_DOUBLE_FREE if an end lies in memory
  * of a host or pinned pool that is no live block's; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for a staged copy on a
  * stream that is captured; WEIR_ERROR_BACKEND, also for a staged copy that would have to wait for the host stream whose
- * function asks for it; WEIR_ERROR_DEVICE_LOST, also if that happened while the call waited; WEIR_ERROR_UNLOADED;
- * WEIR_ERROR_FORKED.
+ * function asks for it, and of which nothing is made; WEIR_ERROR_DEVICE_LOST, also if that happened while the call waited;
+ * WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
  */
 weir_status weir_copy_async(void *dst,
                             const void *src,

@@ -15,13 +15,14 @@ use weir::ffi::blocks::{weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
 use weir::ffi::copies::{
     weir_copy_async, weir_copy_async_hold, weir_host_register, weir_host_unregister, weir_stream_defer,
 };
+use weir::ffi::host_streams::weir_host_stream_enqueue;
 use weir::ffi::pool::weir_finalize;
 use weir::ffi::status::weir_status::{
     self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_ERROR_INVALID_ARGUMENT,
-    WEIR_OK,
+    WEIR_ERROR_INVALID_STREAM, WEIR_OK,
 };
 use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
-use weir::lifecycle::end;
+use weir::lifecycle::{end, order};
 
 const BYTES: usize = 300 << 10;
 static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -393,4 +394,119 @@ fn who_waits_to_unregister_keeps_nobody_waiting() {
         assert_eq!(weir_finalize(), WEIR_OK);
         drop((memory, device));
     });
+}
+
+static STATUS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// A staged copy on a host stream.
+struct Inner {
+    to: Vec<u8>,
+    from: Vec<u8>,
+    on: Object,
+}
+
+unsafe extern "C" fn copy_within(inner: *mut c_void) {
+    // SAFETY: what `refused_within` gave, which nobody else uses meanwhile.
+    let inner = unsafe { &mut *inner.cast::<Inner>() };
+    let (to, from) = (inner.to.as_mut_ptr().cast(), inner.from.as_ptr().cast());
+    // SAFETY: memory of that size, until the stream is waited for.
+    let said = unsafe { weir_copy_async(to, from, inner.from.len(), inner.on, WEIR_COPY_STAGED) };
+    STATUS.store(said as u64, Ordering::SeqCst);
+}
+
+/// A function on a host stream asks for a staged copy there that it would have to wait for: nothing is queued.
+fn refused_within(test: &str, variables: &[(&str, &str)], bytes: usize) {
+    alone(test, variables, || {
+        let on = order::stream_create().expect("a stream");
+        let mut inner = Inner {
+            to: vec![0; bytes],
+            from: vec![1; bytes],
+            on: std::ptr::without_provenance_mut(on.0),
+        };
+        let arg: *mut c_void = (&raw mut inner).cast();
+        // SAFETY: a live stream, and what the function is for.
+        let queued = unsafe { weir_host_stream_enqueue(inner.on, Some(copy_within), arg) };
+        assert_eq!(queued, WEIR_OK);
+        for _ in 0..2 {
+            assert_eq!(order::stream_synchronize(on), Ok(())); // the function, and what it has queued
+        }
+        assert_eq!(STATUS.load(Ordering::SeqCst), WEIR_ERROR_BACKEND as u64);
+        assert!(
+            inner.to.iter().all(|&byte| byte == 0),
+            "the copy was made all the same"
+        );
+        assert_eq!(weir_finalize(), WEIR_OK);
+    });
+}
+
+#[test]
+fn a_copy_that_waits_for_its_own_stream_is_not_queued() {
+    let name = "a_copy_that_waits_for_its_own_stream_is_not_queued";
+    refused_within(name, &[("WEIR_MAX_BYTES", "1")], 4096);
+}
+
+#[test]
+fn a_copy_in_pieces_that_waits_for_its_own_stream_is_not_queued_in_part() {
+    let name = "a_copy_in_pieces_that_waits_for_its_own_stream_is_not_queued_in_part";
+    refused_within(name, &[], 20 << 20);
+}
+
+/// On a stream of a context that the program made nobody can be told when a copy is complete: none is queued.
+#[test]
+fn a_copy_that_nothing_could_be_told_of_is_not_queued() {
+    alone("a_copy_that_nothing_could_be_told_of_is_not_queued", &[], || {
+        let device = Device::open(0);
+        let (mut to, from) = (vec![0u8; BYTES], vec![1u8; BYTES]);
+        let mut own = std::ptr::null_mut();
+        ok!(context_create(&raw mut own, 0, 0));
+        for on in [stream(), std::ptr::null_mut()] {
+            let (at, from) = (to.as_mut_ptr().cast::<c_void>(), from.as_ptr().cast());
+            // SAFETY: memory of that size, until the stream is waited for.
+            let said = unsafe {
+                [
+                    weir_copy_async_hold(at, from, BYTES, on, 0, Some(called), at),
+                    weir_copy_async(at, from, BYTES, on, WEIR_COPY_STAGED),
+                ]
+            };
+            ok!(stream_synchronize(on));
+            assert_eq!(said, [WEIR_ERROR_INVALID_STREAM; 2]);
+            assert!(to.iter().all(|&byte| byte == 0), "the copy was made all the same");
+        }
+        ok!(context_destroy(own));
+        assert_eq!(weir_finalize(), WEIR_OK);
+        drop(device);
+    });
+}
+
+/// A copy that is being queued when weir_finalize begins is waited for, and its memory released.
+#[test]
+fn finalize_waits_for_a_copy_whose_function_has_a_place() {
+    alone(
+        "finalize_waits_for_a_copy_whose_function_has_a_place",
+        &[],
+        || {
+            let device = Device::open(0);
+            let on = stream();
+            let (mut to, from) = (vec![0u8; BYTES], vec![1u8; BYTES]);
+            let ends = (
+                to.as_mut_ptr().expose_provenance(),
+                from.as_ptr().expose_provenance(),
+                on.expose_provenance(),
+            );
+            delay("cuMemcpyAsync", 1, 300_000);
+            let copier = std::thread::spawn(move || {
+                let [to, from, on] = [ends.0, ends.1, ends.2].map(std::ptr::with_exposed_provenance_mut);
+                // SAFETY: memory of that size, which stays.
+                unsafe { weir_copy_async_hold(to, from, BYTES, on.cast(), 0, Some(called), to) }
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(weir_finalize(), WEIR_OK);
+            let released = CALLED.load(Ordering::SeqCst);
+            assert_eq!(copier.join().expect("no panic"), WEIR_OK);
+            assert_eq!(released, 1);
+            assert!(to == from);
+            ok!(stream_destroy(on));
+            drop(device);
+        },
+    );
 }

@@ -5,14 +5,18 @@
 mod common;
 
 use common::M;
-use common::cuda::handle;
-use common::standin::{Device, Object, all_calls, alone, control, ok, open, stream};
+use common::cuda::{LEGACY, backend, handle};
+use common::standin::{Device, Object, all_calls, alone, control, ok, open, rest, stream};
 use std::ptr::null_mut;
+use weir::backend::cuda::CudaBackend;
+use weir::backend::{Backend, BackendError, Event};
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::{Config, DeviceMemory, MemoryKind};
+use weir::lifecycle::copies::{self, Copy};
 use weir::lifecycle::registry::POOLS;
 use weir::lifecycle::{defaults, end, order};
+use weir::pool::Pool;
 
 fn config(memory: DeviceMemory) -> Config {
     Config {
@@ -273,5 +277,99 @@ fn a_forked_child_calls_nothing() {
         drop(known);
         assert_eq!(end::destroy(pool), Ok(()));
         assert_eq!(open(), "");
+    });
+}
+
+/// Resets the device, and has the program go on with it: the driver crashes on events of before, as the stand-in does.
+fn reset(device: Device) {
+    ok!(context_reset(0));
+    std::mem::forget((stream_after_reset(device.1), device));
+}
+
+/// What names no stream: the pool finds out by itself, before it asks about an event that went with the context.
+#[test]
+fn events_of_before_a_reset_are_not_asked_about() {
+    let acts: [fn(&Pool); 3] = [
+        |pool| pool.trim(0).unwrap(),
+        |pool| drop(pool.squeeze()),
+        |pool| drop(pool.stats()),
+    ];
+    let name = "events_of_before_a_reset_are_not_asked_about";
+    alone(name, &[("WEIR_STANDIN_LEAKS", "0")], || {
+        for (act, memory) in acts
+            .iter()
+            .zip([MemoryKind::Device, MemoryKind::Device, MemoryKind::Pinned])
+        {
+            let device = Device::open(0);
+            let pool = end::create(Config {
+                memory,
+                ..config(DeviceMemory::Mapped)
+            })
+            .unwrap();
+            let known = POOLS.get(pool).unwrap();
+            let blocks = [stream(), stream()].map(|on| (known.alloc(4 * M, 0, handle(on)).unwrap(), on));
+            for (at, on) in blocks {
+                rest(on, 1000);
+                known.free(at, handle(on)).unwrap();
+            }
+            reset(device);
+            act(&known);
+            drop(known);
+            assert_eq!(end::destroy(pool), Ok(()));
+        }
+    });
+}
+
+/// What short copies left behind is kept under the stream's name, which for a default stream is the same after a reset.
+#[test]
+fn copies_of_before_a_reset_are_not_asked_about() {
+    let name = "copies_of_before_a_reset_are_not_asked_about";
+    alone(name, &[("WEIR_STANDIN_LEAKS", "0")], || {
+        type Act = fn(&dyn Fn() -> Result<(), Error>);
+        let acts: [Act; 3] = [
+            |_| POOLS.pools().for_each(|pool| drop(pool.stats())),
+            |_| POOLS.pools().for_each(|pool| drop(pool.squeeze())),
+            |copy| assert_eq!(copy(), Ok(())),
+        ];
+        for act in acts {
+            let device = Device::open(0);
+            let pool = end::create(config(DeviceMemory::Mapped)).unwrap();
+            let source = [1u8; 100];
+            let copied = Copy {
+                to: POOLS.get(pool).unwrap().alloc(M, 0, StreamHandle(0)).unwrap(),
+                from: Addr(source.as_ptr().expose_provenance() as u64),
+                bytes: 100,
+            };
+            let copy = || copies::copy_staged(copied, StreamHandle(0), || Ok(Config::default()));
+            assert_eq!(copy(), Ok(()));
+            reset(device);
+            act(&copy);
+            assert!(matches!(end::finalize(), Err(Error::LiveBlocks(_))));
+        }
+    });
+}
+
+/// A backend looks for itself at each call that an event has to do with: the pool may have kept the stream's name.
+#[test]
+fn a_backend_uses_no_event_of_before_a_reset() {
+    let name = "a_backend_uses_no_event_of_before_a_reset";
+    alone(name, &[("WEIR_STANDIN_LEAKS", "0")], || {
+        type Act = fn(&CudaBackend, Event) -> Result<(), BackendError>;
+        let acts: [Act; 4] = [
+            |backend, _| backend.record(LEGACY).map(drop),
+            |backend, event| backend.wait(LEGACY, event),
+            |backend, event| backend.query(event).map(drop),
+            |backend, event| backend.synchronize(event),
+        ];
+        for act in acts {
+            let device = Device::open(0);
+            let backend = backend();
+            let [kept, free] = [(); 2].map(|()| backend.record(LEGACY).unwrap());
+            backend.forget(free); // for the next record
+            reset(device);
+            let said = act(&backend, kept);
+            assert!(matches!(said, Err(BackendError::Lost(_))), "{said:?}");
+            backend.close();
+        }
     });
 }

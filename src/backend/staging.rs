@@ -65,6 +65,12 @@ pub trait CopyQueue: Sync {
 
     /// The point behind what has been queued until now.
     fn moment(&self) -> Result<Arc<dyn Moment>, BackendError>;
+
+    /// An error if the caller could not wait for what it queues: to be asked before, since what is queued is done whatever the
+    /// call says then.
+    fn may_wait(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
 }
 
 /// What to copy, and where to.
@@ -97,6 +103,9 @@ impl Copy {
     /// [`Copy::slots`] says, and nobody else uses them.
     pub fn into_stream(&self, slots: &[Addr], queue: &dyn CopyQueue) -> Result<(), BackendError> {
         let run = Run::new(self, slots, Way::In);
+        if run.pieces() > slots.len() {
+            queue.may_wait()?;
+        }
         run.open(slots.len());
         run.with_threads(|| {
             let mut queued: VecDeque<Arc<dyn Moment>> = VecDeque::new();

@@ -17,6 +17,13 @@ impl StreamHandle {
     pub const HOST: StreamHandle = StreamHandle(usize::MAX);
 }
 
+/// Is this a handle that weir made up, or [`StreamHandle::HOST`]? A driver's handles are small numbers and addresses, in which
+/// bits 48 to 55 are zero; in weir's own some of them are not.
+#[inline]
+pub const fn is_own_handle(handle: usize) -> bool {
+    (handle >> 48) & 0xff != 0
+}
+
 /// A stream's identity, which is never reused within a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u64);

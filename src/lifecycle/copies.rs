@@ -6,7 +6,7 @@
 //! Locks: none; pools and backends lock for themselves.
 
 use super::backends::error as backend_error;
-use super::deferred::{self, Function};
+use super::deferred::{self, Function, Place};
 use super::order;
 use super::registry::POOLS;
 use super::{defaults, end};
@@ -69,6 +69,14 @@ impl CopyQueue for Queue {
             Queue::None => Ok(Arc::new(Past)),
         }
     }
+
+    fn may_wait(&self) -> Result<(), BackendError> {
+        match self {
+            Queue::Host(stream) => stream.may_wait(),
+            Queue::Driver(stream) => stream.may_wait(),
+            Queue::None => Ok(()),
+        }
+    }
 }
 
 impl Queue {
@@ -121,8 +129,6 @@ impl Queue {
         line: Option<deferred::Line>,
         config: impl FnOnce() -> Result<Config, Error>,
     ) -> Result<Arc<Pool>, Error> {
-        // the default stream of a thread is another one on each device
-        let line = line.filter(|_| !matches!(self, Queue::Driver(stream) if stream.is_per_thread()));
         let (last, handle) = LAST.get();
         if line.is_some()
             && line == last
@@ -283,25 +289,29 @@ fn queue_copy(copy: Copy, ends: &Ends, stream: StreamHandle, queue: &Queue) -> R
 pub fn copy_hold(copy: Copy, stream: StreamHandle, release: Function) -> Result<(), Error> {
     let queue = Queue::of(stream)?;
     queue.refuse_captured("a copy that holds its source")?;
-    deferred::prepare()?;
+    if let Queue::Driver(_) = queue {
+        // a host stream's own function may have one queued: it is not the caller who waits
+        queue.may_wait().map_err(|error| stream_error(stream, error))?;
+    }
+    let place = deferred::prepare()?;
     if copy.bytes > 0 {
         queue_copy(copy, &Ends::of(copy)?, stream, &queue)?;
     }
-    behind(&queue, stream, release)
+    behind(&queue, stream, place, release)
 }
 
 /// Has `function` called when what is queued on `stream` until now is complete.
 pub fn defer(stream: StreamHandle, function: Function) -> Result<(), Error> {
     let queue = Queue::of(stream)?;
     queue.refuse_captured("a deferred call")?;
-    deferred::prepare()?;
-    behind(&queue, stream, function)
+    behind(&queue, stream, deferred::prepare()?, function)
 }
 
-fn behind(queue: &Queue, stream: StreamHandle, function: Function) -> Result<(), Error> {
+fn behind(queue: &Queue, stream: StreamHandle, place: Place, function: Function) -> Result<(), Error> {
     let error = |error| stream_error(stream, error);
     let line = queue.identity().map_err(error)?;
-    deferred::call_behind(line, queue.moment().map_err(error)?, function)
+    place.take(line, queue.moment().map_err(error)?, function);
+    Ok(())
 }
 
 /// Queues a copy whose source may change, or has made it, when the call returns.
@@ -331,6 +341,7 @@ pub fn copy_staged(
         };
         return done.and(noted);
     }
+    queue.may_wait().map_err(error)?;
     queue_copy(copy, &ends, stream, &queue)?;
     queue.moment().and_then(|moment| moment.wait()).map_err(error)
 }

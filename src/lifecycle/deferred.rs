@@ -6,9 +6,10 @@
 //! the driver's own threads have nothing to do with it, so a function may call weir, and the driver.
 //!
 //! [`finish`] returns when all have been called and the thread is no more: in finalize, and at exit while the driver is
-//! there. The next one starts a thread anew. What would be deferred meanwhile is refused.
+//! there. The next one starts a thread anew. What would be deferred meanwhile is refused; for what has a place already it
+//! waits, since a copy may have been queued that the function is to come after.
 //!
-//! Invariant: `count` = functions in `lines`, and the one that is being called.
+//! Invariant: `count` = places that wait for their function, functions in `lines`, and the one that is being called.
 //!
 //! Locks: `FINISHING`, then `STATE`; nothing else is taken under that one.
 
@@ -69,8 +70,12 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread, so that what comes next cannot fail for the lack of one.
-pub fn prepare() -> Result<(), Error> {
+/// What [`finish`] waits for, until it has its function or is dropped.
+#[must_use]
+pub struct Place(());
+
+/// Starts the thread, so that what comes next cannot fail for the lack of one, nor because [`finish`] has begun.
+pub fn prepare() -> Result<Place, Error> {
     end::prepare()?;
     let mut state = state();
     if state.closing || end::exiting() {
@@ -82,26 +87,31 @@ pub fn prepare() -> Result<(), Error> {
         state.thread =
             Some(started.map_err(|error| Error::Backend(format!("no thread for deferred calls: {error}")))?);
     }
-    Ok(())
+    state.count += 1;
+    Ok(Place(()))
 }
 
-/// Has `function` called when `moment` is over, behind what was deferred on the same line before. After [`prepare`].
-pub fn call_behind(line: Line, moment: Arc<dyn Moment>, function: Function) -> Result<(), Error> {
-    let mut state = state();
-    if state.thread.is_none() || state.closing {
-        return Err(Error::Unloaded);
+impl Place {
+    /// Has `function` called when `moment` is over, behind what was deferred on the same line before.
+    pub fn take(self, line: Line, moment: Arc<dyn Moment>, function: Function) {
+        mem::forget(self);
+        let mut state = state();
+        let entry = (moment, function);
+        match state.lines.iter_mut().find(|known| known.line == line) {
+            Some(known) => known.waiting.push_back(entry),
+            None => state.lines.push(Waiting {
+                line,
+                waiting: VecDeque::from([entry]),
+            }),
+        }
+        CALLED.notify_one();
     }
-    state.count += 1;
-    let entry = (moment, function);
-    match state.lines.iter_mut().find(|known| known.line == line) {
-        Some(known) => known.waiting.push_back(entry),
-        None => state.lines.push(Waiting {
-            line,
-            waiting: VecDeque::from([entry]),
-        }),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        state().count -= 1;
     }
-    CALLED.notify_one();
-    Ok(())
 }
 
 fn work() {

@@ -15,7 +15,7 @@ use super::registry::POOLS;
 use crate::backend::cuda::hooks;
 use crate::backend::{BackendError, host};
 use crate::base::error::Error;
-use crate::base::units::{CaptureId, EventHandle, StreamHandle};
+use crate::base::units::{CaptureId, EventHandle, StreamHandle, is_own_handle};
 use crate::config::MemoryKind;
 use crate::pool::{Mark, Pool};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Whose {
             return Ok(Whose::Host);
         }
         if hooks::present() {
-            return Ok(Whose::Driver);
+            return drivers_event(event).map(|()| Whose::Driver);
         }
         known_event(event).map(|()| Whose::Host)
     }
@@ -80,10 +80,12 @@ impl Whose {
     /// The driver's event says nothing to a host stream.
     fn of_both(event: EventHandle, stream: StreamHandle) -> Result<Whose, Error> {
         match Whose::of_event(event)? {
-            Whose::Driver if is_host_stream(stream) => Err(Error::InvalidStream(
-                stream,
-                "it is a host stream, and the event is not a host event".into(),
-            )),
+            Whose::Driver if stream != StreamHandle::HOST && is_own_handle(stream.0) => {
+                Err(Error::InvalidStream(
+                    stream,
+                    "it is a host stream, destroyed or alive, and the event is not a host event".into(),
+                ))
+            }
             whose => Ok(whose),
         }
     }
@@ -113,6 +115,19 @@ pub(super) fn known_event(event: EventHandle) -> Result<(), Error> {
         _ => Err(Error::InvalidEvent(
             event.0,
             "it is not a live host event (weir_host_event_create makes one), and no CUDA driver is in use"
+                .into(),
+        )),
+    }
+}
+
+/// Refuses a host event, at whose handle the driver would look for one of its own.
+pub(super) fn drivers_event(event: EventHandle) -> Result<(), Error> {
+    match is_own_handle(event.0) {
+        false => Ok(()),
+        true => Err(Error::InvalidEvent(
+            event.0,
+            "it is a handle of weir_host_event_create, which the driver does not know: its event was destroyed, or lives and is \
+             for host streams; pass an event of the driver's"
                 .into(),
         )),
     }

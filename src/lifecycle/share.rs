@@ -40,8 +40,9 @@ pub fn export_pointer(handle: usize, at: Addr) -> Result<Bytes, Error> {
 /// A token for an event.
 pub fn export_event(handle: usize, event: EventHandle) -> Result<Bytes, Error> {
     let pool = exporting(handle)?;
-    if pool.config().memory == MemoryKind::Host {
-        order::known_event(event)?;
+    match pool.config().memory {
+        MemoryKind::Host => order::known_event(event)?,
+        MemoryKind::Device | MemoryKind::Pinned => order::drivers_event(event)?,
     }
     pool.export_event(event).map(|token| token.bytes())
 }

@@ -228,10 +228,12 @@ void standin_capture_event(CUevent handle) {
     books_unlock();
 }
 
-static void drop(void *object, void *context) {
+/* A primary context comes back, and then a driver crashes on an event of before (580.159.04). */
+static void drop(void *object, void *data) {
     struct event *event = object;
+    const struct context *context = data;
     if (event->context == context) {
-        handle_bury(&events, event->handle);
+        handle_bury(&events, event->handle, context->primary ? &context->alive : NULL);
         event_free(event);
     }
 }

@@ -57,17 +57,22 @@ void *handle_object(const struct handles *table, const void *handle) {
 }
 
 CUresult handle_look_up(const struct handles *table, const void *handle, void **object) {
-    if (slot_of(table, handle)->buried) {
+    const struct slot *slot = slot_of(table, handle);
+    if (slot->buried) {
+        if (slot->back != NULL && *slot->back) {
+            rule_broken("%s %p went with a context that was reset, and has been retained since", table->kind, handle);
+        }
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     *object = handle_object(table, handle);
     return CUDA_SUCCESS;
 }
 
-void handle_bury(struct handles *table, void *handle) {
+void handle_bury(struct handles *table, void *handle, const bool *back) {
     struct slot *slot = slot_of(table, handle);
     slot->object = NULL;
     slot->buried = true;
+    slot->back = back;
 }
 
 void handle_free(struct handles *table, void *handle) {

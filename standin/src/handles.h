@@ -16,6 +16,7 @@
 struct slot {
     void *object; /* NULL: given back */
     bool buried;
+    const bool *back; /* or NULL */
     struct slot *next_free;
 };
 
@@ -32,11 +33,12 @@ void *handle_new(struct handles *table, void *object);
 void *handle_find(const struct handles *table, const void *handle);
 /* The object; a handle that was given back breaks a rule, too. */
 void *handle_object(const struct handles *table, const void *handle);
-/* The same for what belongs to a context: CUDA_ERROR_CONTEXT_IS_DESTROYED if it went with that. */
+/* The same for what belongs to a context: CUDA_ERROR_CONTEXT_IS_DESTROYED if it went with that, and a broken rule once that
+ * is back. */
 CUresult handle_look_up(const struct handles *table, const void *handle, void **object);
 void handle_free(struct handles *table, void *handle);
-/* Its context is destroyed. The driver remembers, so the handle is not used again. */
-void handle_bury(struct handles *table, void *handle);
+/* Its context is destroyed. The driver remembers, so the handle is not used again; until `*back`, unless that is NULL. */
+void handle_bury(struct handles *table, void *handle, const bool *back);
 /* Calls `each` for all live objects. */
 void handles_each(const struct handles *table, void (*each)(void *object, void *data), void *data);
 void handles_end(struct handles *table);

@@ -244,7 +244,7 @@ void streams_drop(struct context *context) {
     for (struct stream *stream = stream_list; stream != NULL; stream = stream->next) {
         if (stream->context == context) {
             if (stream->handle != NULL) {
-                handle_bury(&streams, stream->handle);
+                handle_bury(&streams, stream->handle, NULL);
                 stream->handle = NULL;
             }
             if (!stream->ended) {

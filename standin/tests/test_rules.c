@@ -266,6 +266,15 @@ static void references_of_somebody_else(void) {
     cuUserObjectRelease(object, 2);
 }
 
+static void an_event_of_a_context_that_was_reset_and_is_back(void) {
+    CUcontext context = begin();
+    CUevent e = event_of(0);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    IS(cuEventQuery(e), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    cuEventQuery(e);
+}
+
 #define ENDS(name, says) {#name, name, BROKEN, says, {NULL}}
 static const struct trial trials[] = {
     ENDS(a_destroyed_stream, "standin: cuStreamQuery: stream 0x"),
@@ -297,6 +306,7 @@ static const struct trial trials[] = {
     ENDS(a_destroyed_graph, "graph 0x"),
     ENDS(never_a_context, "was never one"),
     ENDS(contexts_never_popped, "contexts pushed and not popped"),
+    ENDS(an_event_of_a_context_that_was_reset_and_is_back, "went with a context that was reset"),
     ENDS(references_of_somebody_else, "references to user object"),
 };
 MAIN(trials)

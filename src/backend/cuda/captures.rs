@@ -1,7 +1,7 @@
 //! What work queued on a stream goes into: the one thing that may be asked of any stream at any time.
 
 use super::driver::{Driver, SUCCESS};
-use super::streams::handle;
+use super::streams::{check_handle, handle};
 use super::symbols::Code;
 use crate::backend::BackendError;
 use crate::base::units::{CaptureId, StreamHandle};
@@ -22,6 +22,7 @@ pub(super) fn capturing(driver: &Driver, stream: StreamHandle) -> Result<Capturi
     const IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
     const NONE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
     const ACTIVE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint;
+    check_handle(stream)?;
     let Some(is_capturing) = driver.symbols.stream_is_capturing else {
         return Ok(Capturing::No); // no capture is older than this call
     };

@@ -37,9 +37,7 @@ impl Stream {
     /// Pre: `driver` has given one.
     pub fn new(named: StreamHandle) -> Result<Stream, BackendError> {
         let driver = driver().ok_or(BackendError::Unloaded)?;
-        if named == StreamHandle::HOST {
-            return Err(streams::host_error());
-        }
+        streams::check_handle(named)?;
         let mut stream = Stream {
             driver,
             named,
@@ -65,11 +63,13 @@ impl Stream {
 
     /// Two numbers that tell it from other streams, as far as this driver can. It is not being captured.
     pub fn identity(&self) -> Result<(u64, u64), BackendError> {
-        if self.is_per_thread() {
-            return Ok((2, streams::thread()));
-        }
         if streams::is_built_in(self.named) {
-            return Ok((1, context::current(self.driver)? as u64));
+            // another one in each context, and after a reset
+            let serial = self.context()?.serial;
+            return Ok(match self.named.0 {
+                streams::PER_THREAD => (serial << 3 | 2, streams::thread()),
+                _ => (1, serial),
+            });
         }
         let Some(get_id) = self.driver.symbols.stream_get_id else {
             return Ok((3, self.named.0 as u64));
@@ -80,11 +80,6 @@ impl Stream {
             driver::SUCCESS => Ok((4, id)),
             code => Err(self.driver.stream_error("cuStreamGetId", code)),
         }
-    }
-
-    /// Is it the calling thread's default stream of the device that is current?
-    pub fn is_per_thread(&self) -> bool {
-        self.named.0 == streams::PER_THREAD
     }
 
     /// Do these numbers tell it from streams that had its handle before?
@@ -187,6 +182,10 @@ impl CopyQueue for Stream {
             code => Err(self.driver.stream_error("cuEventRecord", code)),
         }
     }
+
+    fn may_wait(&self) -> Result<(), BackendError> {
+        self.context().map(drop) // of others than primary contexts there are no moments
+    }
 }
 
 /// A point in the work of a stream. It outlives the stream.
@@ -199,8 +198,10 @@ struct Recorded {
 impl Moment for Recorded {
     fn is_over(&self) -> bool {
         const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
-        if !driver::usable() || self.context.alive().is_err() {
-            return true; // nothing runs any more
+        match self.context.verify() {
+            Ok(()) => {}
+            Err(BackendError::Lost(_) | BackendError::Unloaded) => return true, // nothing runs any more
+            Err(_) => return false,                                             // it will be asked again
         }
         let Ok(_mode) = relax(self.context.driver) else {
             return !driver::usable();
@@ -219,7 +220,7 @@ impl Moment for Recorded {
 
     fn wait(&self) -> Result<(), BackendError> {
         let synchronize = || {
-            self.context.alive()?;
+            self.context.verify()?;
             let _mode = relax(self.context.driver)?;
             driver::still_usable()?;
             // SAFETY: as above.

@@ -62,11 +62,9 @@ pub fn capture_of(stream: StreamHandle) -> Result<Option<CaptureId>, BackendErro
     }
 }
 
-/// Refuses the host, which is no stream of the driver's, and the legacy stream while a blocking stream is captured.
+/// Refuses what is no stream of the driver's, and the legacy stream while a blocking stream is captured.
 fn check_queue(stream: StreamHandle) -> Result<(), BackendError> {
-    if stream == StreamHandle::HOST {
-        return Err(streams::host_error());
-    }
+    streams::check_handle(stream)?;
     if stream.0 > streams::LEGACY {
         return Ok(());
     }

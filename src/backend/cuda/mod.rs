@@ -146,9 +146,8 @@ impl CudaBackend {
 
     /// The same for a call about the event, which a context that is lost does not answer.
     fn live_event(&self, event: Event) -> Result<(RawEvent, Arc<Context>), BackendError> {
-        driver::still_usable()?;
         let (event, context) = self.event(event).ok_or(BackendError::Unloaded)?;
-        context.alive()?;
+        context.verify()?;
         Ok((event, context))
     }
 

@@ -22,7 +22,7 @@ use super::context::{self, Context, Entered, Identity, enter};
 use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::{BackendError, process};
-use crate::base::units::{StreamHandle, StreamId, Timeline};
+use crate::base::units::{StreamHandle, StreamId, Timeline, is_own_handle};
 use cuda_driver_sys::{CUcontext, CUstream};
 use std::cell::Cell;
 use std::ptr;
@@ -184,7 +184,7 @@ impl Streams {
     /// Who is this, and what does its work go into?
     pub(super) fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
         match stream.0 {
-            _ if stream == StreamHandle::HOST => Ok(Timeline::of(HOST)),
+            _ if stream == StreamHandle::HOST => self.own.alive().map(|()| Timeline::of(HOST)),
             0 | LEGACY => {
                 let serial = self.built_in()?.0;
                 Ok(Timeline::of(StreamId(BUILT_IN | serial << 32)))
@@ -285,9 +285,6 @@ impl Streams {
     /// The stream, if an event may be recorded on it or waited for by it now.
     pub(super) fn usable(&self, stream: StreamHandle) -> Result<Usable, BackendError> {
         let (place, context, current, named) = match stream.0 {
-            _ if stream == StreamHandle::HOST => {
-                return Err(host_error());
-            }
             0 | LEGACY | PER_THREAD => {
                 let now = context::current(self.driver)?;
                 let (place, context) = match now {
@@ -308,7 +305,7 @@ impl Streams {
             Some(context) => (place, context),
             None => self.context_of(stream)?,
         };
-        context.alive()?;
+        context.verify()?;
         Ok(Usable {
             stream: handle(named),
             context,
@@ -318,9 +315,25 @@ impl Streams {
     }
 }
 
-/// What is said where [`StreamHandle::HOST`] is named for work.
-pub(super) fn host_error() -> BackendError {
-    BackendError::InvalidStream("it is the host, on which no work is queued".into())
+/// Refuses the host and host streams. The driver, which knows neither, would look for its stream at that address.
+#[inline]
+pub(super) fn check_handle(stream: StreamHandle) -> Result<(), BackendError> {
+    match is_own_handle(stream.0) {
+        false => Ok(()),
+        true => Err(not_the_drivers(stream)),
+    }
+}
+
+#[cold]
+fn not_the_drivers(stream: StreamHandle) -> BackendError {
+    let why = match stream {
+        StreamHandle::HOST => "it is the host, on which no work is queued",
+        _ => {
+            "it is a handle of weir_host_stream_create, which the driver does not know: its stream was destroyed, or lives and \
+             is for host pools; pass a stream of the driver's"
+        }
+    };
+    BackendError::InvalidStream(why.into())
 }
 
 /// The driver's type for a handle.

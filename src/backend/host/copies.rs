@@ -2,7 +2,7 @@
 //!
 //! Locks: none of its own.
 
-use super::stream::Point;
+use super::stream::{self, Point};
 use super::{gate, streams};
 use crate::backend::staging::{CopyQueue, Moment};
 use crate::backend::{BackendError, transfer};
@@ -18,6 +18,12 @@ impl Stream {
     pub fn identity(self) -> (u64, u64) {
         (0, streams::id_of(self.0).0)
     }
+
+    fn find(self) -> Result<Arc<stream::Stream>, BackendError> {
+        gate::for_program()?;
+        let unknown = || BackendError::InvalidStream(format!("{} is not a live host stream", self.0));
+        streams::find(self.0).ok_or_else(unknown)
+    }
 }
 
 impl CopyQueue for Stream {
@@ -26,14 +32,11 @@ impl CopyQueue for Stream {
     }
 
     fn moment(&self) -> Result<Arc<dyn Moment>, BackendError> {
-        gate::for_program()?;
-        match streams::find(self.0) {
-            Some(stream) => Ok(Arc::new(stream.point())),
-            None => Err(BackendError::InvalidStream(format!(
-                "{} is not a live host stream",
-                self.0
-            ))),
-        }
+        Ok(Arc::new(self.find()?.point()))
+    }
+
+    fn may_wait(&self) -> Result<(), BackendError> {
+        self.find()?.may_wait()
     }
 }
 

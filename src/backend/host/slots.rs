@@ -5,6 +5,7 @@
 //! Invariant: `free` = the slots of `entries` that are empty.
 //! Locks: none; each table is kept under its owner's.
 
+use crate::base::units::is_own_handle;
 use std::mem;
 
 const SLOT_BITS: u32 = 24;
@@ -19,7 +20,7 @@ pub(super) struct Slots<T> {
 impl<T> Slots<T> {
     /// An empty table, which owns no memory. The low 24 bits of `tag` are zero.
     pub(super) const fn new(tag: usize) -> Slots<T> {
-        assert!(tag & ((1 << SLOT_BITS) - 1) == 0 && (tag >> 48) & 0xff != 0);
+        assert!(tag & ((1 << SLOT_BITS) - 1) == 0 && is_own_handle(tag));
         Slots {
             tag,
             entries: Vec::new(),

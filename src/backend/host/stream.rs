@@ -113,6 +113,17 @@ impl Stream {
         self.work.notify_one();
     }
 
+    /// May the caller wait for work queued now? An error on the stream's own worker, which would wait for itself.
+    pub(super) fn may_wait(&self) -> Result<(), BackendError> {
+        if WORKER_OF.get() != self.id {
+            return Ok(());
+        }
+        Err(BackendError::Other(format!(
+            "a function that runs on a host stream ({:?}) may not wait for work queued behind it there",
+            self.id
+        )))
+    }
+
     /// The point behind everything queued so far.
     pub(super) fn point(self: &Arc<Self>) -> Point {
         let position = lock(&self.queue).queued;
@@ -171,11 +182,8 @@ impl Point {
 
     /// Blocks until it is reached. An error on the stream's own worker, which would wait for itself.
     pub(super) fn wait(&self) -> Result<(), BackendError> {
-        if !self.reached() && WORKER_OF.get() == self.stream.id {
-            return Err(BackendError::Other(format!(
-                "a function that runs on a host stream ({:?}) may not wait for work queued behind it there",
-                self.stream.id
-            )));
+        if !self.reached() {
+            self.stream.may_wait()?;
         }
         self.sleep();
         Ok(())
