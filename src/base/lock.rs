@@ -3,7 +3,7 @@
 //!
 //! | rank | lock | held for |
 //! |---|---|---|
-//! | 1 | `Grow` | one miss, trim or squeeze at a time; backend calls are made under it |
+//! | 1 | `Grow` | one miss, trim or squeeze at a time, but while it waits for work; backend calls are made under it |
 //! | 2 | `Heap` | the books of one pool; nanoseconds, never a backend call |
 //! | 3 | `Stale` | the list of events to forget |
 //! | 4 | `Desk` | what a pool's worker is to do; a few instructions, or its start |
