@@ -16,14 +16,15 @@
  * WEIR_MEMORY_HOST and WEIR_MEMORY_PINNED for CPP, OMP and TBB. Another is refused by weir::error with
  * WEIR_ERROR_INVALID_ARGUMENT. By default it is the current pool of the current GPU, or of host memory.
  *
- * Streams. Thrust tells no allocator a stream; an allocator and a resource have one of their own (by default the default
- * stream). For temporary memory the execution policy is asked instead, whose stream is the one that the work is on: all of
- * thrust::cuda::par(allocator).on(stream), par_nosync, and par(&resource) use the policy's. A device_vector with
- * thrust_allocator in the CUDA system fills and copies its elements on the allocator's stream when it is made or grows, and
- * waits for it. What Thrust does by other members of a vector (assigning, reading single elements) it does on the default
- * stream: with a non-blocking stream, wait for the one before using the other. When a vector goes or grows, its memory is
- * for the allocator's stream at once: order work on other streams before that, or call get_pool().record_stream.
- * Thrust's futures (thrust::async, until CCCL 2) say nothing of their stream: temporary memory is for the allocator's.
+ * Streams. Thrust tells no allocator a stream; an allocator and a resource have one of their own: by default the default
+ * stream, and for CPP, OMP and TBB WEIR_STREAM_HOST, whose memory no queued work uses. For temporary memory the execution
+ * policy is asked instead, whose stream is the one that the work is on: all of thrust::cuda::par(allocator).on(stream),
+ * par_nosync, and par(&resource) use the policy's. A device_vector with thrust_allocator in the CUDA system fills and
+ * copies its elements on the allocator's stream when it is made or grows, and waits for it. What Thrust does by other
+ * members of a vector (assigning, reading single elements) it does on the default stream: with a non-blocking stream, wait
+ * for the one before using the other. When a vector goes or grows, its memory is for the allocator's stream at once: order
+ * work on other streams before that, or call get_pool().record_stream. Thrust's futures (thrust::async, until CCCL 2) say
+ * nothing of their stream: temporary memory is for the allocator's.
  *
  * Errors. Out of memory is thrust::system::detail::bad_alloc, a std::bad_alloc with weir's message, as of Thrust's own
  * resources; all else is weir::error. Deallocating never throws, and does nothing when the pool has ended.
@@ -80,12 +81,12 @@ inline pool pool_of_thrust() {
 #endif
 }
 
-/** The default stream of Thrust's device system. */
+/** The default stream of Thrust's device system; the host's work is on none. */
 inline weir_stream stream_of_thrust() noexcept {
 #if THRUST_DEVICE_SYSTEM == THRUST_DEVICE_SYSTEM_CUDA
     return thrust::cuda_cub::default_stream(); // the thread's own, if the program is compiled so
 #else
-    return nullptr;
+    return WEIR_STREAM_HOST;
 #endif
 }
 

@@ -23,13 +23,13 @@ template <>
 struct on_stream<Kokkos::Cuda> : std::true_type {};
 #endif
 
-/** The stream of an instance; host execution spaces have none. */
+/** The stream of an instance. Host execution spaces have none: what they get no queued work may still use. */
 template <class Exec>
 weir_stream stream_of([[maybe_unused]] const Exec &instance) {
     if constexpr (on_stream<Exec>::value) {
         return instance.cuda_stream();
     } else {
-        return nullptr;
+        return WEIR_STREAM_HOST;
     }
 }
 
