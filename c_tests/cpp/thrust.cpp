@@ -226,12 +226,15 @@ void policy_names_the_stream(weir::pool pool, Passed &&passed) {
 }
 
 void streams() {
-    const weir::pool pool = a_pool(6 * MiB), second = a_pool(6 * MiB), third = a_pool(6 * MiB);
+    const weir::pool pool = a_pool(6 * MiB), second = a_pool(6 * MiB), third = a_pool(6 * MiB), fourth = a_pool(6 * MiB);
     policy_names_the_stream<allocator>(pool, allocator(pool));
     allocator lvalue(second);
     policy_names_the_stream<allocator &>(second, lvalue);
-    weir::thrust_resource<> memory(third);
-    policy_names_the_stream<thrust::mr::allocator<char, weir::thrust_resource<>>>(third, &memory);
+    using of_memory = thrust::mr::allocator<char, weir::thrust_resource<>>;
+    weir::thrust_resource<> memory(third), more(fourth);
+    policy_names_the_stream<of_memory>(third, &memory);
+    of_memory lvalue_of_memory(&more);
+    policy_names_the_stream<of_memory &>(fourth, lvalue_of_memory);
 }
 
 void threads() {

@@ -266,6 +266,11 @@ auto get_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_re
                           std::ptrdiff_t count) {
     return detail::get_temporary<T>(policy, *policy.get_allocator().resource(), count);
 }
+template <class T, class U, class P, template <class> class Base>
+auto get_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_resource<P>> &, Base> &policy,
+                          std::ptrdiff_t count) {
+    return detail::get_temporary<T>(policy, *policy.get_allocator().resource(), count);
+}
 
 template <class Pointer, class U, template <class> class Base>
 void return_temporary_buffer(detail::policy_with<thrust_allocator<U>, Base> &policy, Pointer block,
@@ -279,6 +284,11 @@ void return_temporary_buffer(detail::policy_with<thrust_allocator<U> &, Base> &p
 }
 template <class Pointer, class U, class P, template <class> class Base>
 void return_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_resource<P>>, Base> &policy,
+                             Pointer block, std::ptrdiff_t) noexcept {
+    detail::return_temporary(policy, *policy.get_allocator().resource(), block);
+}
+template <class Pointer, class U, class P, template <class> class Base>
+void return_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_resource<P>> &, Base> &policy,
                              Pointer block, std::ptrdiff_t) noexcept {
     detail::return_temporary(policy, *policy.get_allocator().resource(), block);
 }
