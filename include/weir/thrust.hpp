@@ -32,6 +32,9 @@
  * Sizes. 0 bytes are a block with an address of its own. Any power of two is an alignment; blocks have 256 at least.
  *
  * Threads. Any thread may use an allocator or a resource. The end is as for weir::pool: they may be static objects.
+ *
+ * Names. What the CUDA system has here and what the others have differ, and so do their names for the linker: files compiled
+ * for either may be in one program, but cannot pass these types to each other.
  */
 #ifndef WEIR_THRUST_HPP
 #define WEIR_THRUST_HPP
@@ -62,6 +65,11 @@
 #endif
 
 namespace weir {
+#if THRUST_DEVICE_SYSTEM == THRUST_DEVICE_SYSTEM_CUDA
+inline namespace thrust_on_cuda {
+#else
+inline namespace thrust_on_host {
+#endif
 
 namespace detail {
 
@@ -295,6 +303,7 @@ void return_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust
 
 #undef WEIR_HOST_DEVICE
 
+} // namespace thrust_on_cuda or thrust_on_host
 } // namespace weir
 
 #endif
