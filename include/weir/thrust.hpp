@@ -161,11 +161,11 @@ class thrust_resource final : public thrust::mr::memory_resource<Pointer> {
 
     /** What one allocated the other may deallocate: the same pool, in the same order. */
     WEIR_HOST_DEVICE bool do_is_equal(const thrust::mr::memory_resource<Pointer> &other) const noexcept override {
-#ifdef __CUDA_ARCH__ // compiled as the base class demands; nobody has a resource there
-        return this == &other;
-#else
+#if defined(__cpp_rtti) && !defined(__CUDA_ARCH__)
         const auto *same = dynamic_cast<const thrust_resource *>(&other);
         return same != nullptr && *same == *this;
+#else // without types nobody knows what the other is; and for a GPU, where nobody has a resource, the base class demands it
+        return this == &other;
 #endif
     }
 
