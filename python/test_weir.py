@@ -84,6 +84,15 @@ class Finding(unittest.TestCase):
         os.environ["PKG_CONFIG_PATH"] = os.path.join(PREFIX, "lib", "pkgconfig")
         self.assertEqual(os.path.realpath(weir.library_path()), LIBRARY)
 
+    def test_by_pkg_config_in_a_folder_with_blanks(self):
+        weir = self.module_at("a", "b", "c", "d", "weir.py")
+        packages = os.path.join(self.folder, "it's a prefix", "lib", "pkgconfig")
+        os.makedirs(packages)
+        shutil.copy(os.path.join(PREFIX, "lib", "pkgconfig", "weir.pc"), packages)
+        self.library_at("it's a prefix", "lib", "libweir.so.0")
+        os.environ["PKG_CONFIG_PATH"] = packages
+        self.assertEqual(os.path.realpath(weir.library_path()), LIBRARY)
+
     def found_by_the_loader(self, **environment):
         """What a process that has no weir yet finds, and how it ends."""
         self.module_at("a", "b", "c", "d", "weir.py")

@@ -92,6 +92,8 @@ def _pkg_config():
     except (OSError, subprocess.SubprocessError):
         return None
     folder = os.fsdecode(done.stdout).strip()
+    if not os.path.isdir(folder):
+        folder = folder.replace("\\ ", " ")  # pkgconf's blanks are for a shell
     return folder if done.returncode == 0 and folder else None
 
 

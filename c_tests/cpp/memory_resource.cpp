@@ -212,8 +212,11 @@ void in_stream_order(weir_stream s, weir_stream t) {
     under_test_stream_wait(t);
 }
 
-// What a GPU's default stream has still to do with memory is over when allocate_sync gives that memory.
-void at_once_is_at_once(weir::device_memory_resource resource) {
+// What a GPU's default stream has still to do with memory is over when allocate_sync gives that memory. There is room for one
+// block alone.
+template <class Resource>
+void at_once_is_at_once() {
+    Resource resource(a_pool(6 * MiB));
     const cuda::stream_ref by_default(static_cast<cudaStream_t>(nullptr));
     void *block = resource.allocate(by_default, 4 * MiB, 256);
     under_test_gate *gate = under_test_close(nullptr);
@@ -259,7 +262,7 @@ void all(Reach reach) {
     refused<Other>();
     refused<weir::pinned_memory_resource>();
     if constexpr (std::is_same_v<Resource, weir::device_memory_resource>) {
-        at_once_is_at_once(Resource(pool));
+        at_once_is_at_once<Resource>();
     }
     for (weir_stream each : streams) {
         under_test_stream_end(each);
@@ -269,11 +272,20 @@ void all(Reach reach) {
     }
 }
 
+// Memory that the host and GPUs reach, for each of them.
+void pinned() {
+    at_once_is_at_once<weir::device_memory_resource>();
+    at_once_is_at_once<weir::pinned_memory_resource>();
+    at_once_is_at_once<weir::host_memory_resource>();
+}
+
 } // namespace
 
 int main() {
     under_test_begin();
-    if (check_on_device()) {
+    if (check_memory() == WEIR_MEMORY_PINNED) {
+        pinned();
+    } else if (check_on_device()) {
         all<weir::device_memory_resource, weir::host_memory_resource>(cuda::mr::device_accessible());
     } else {
         all<weir::host_memory_resource, weir::device_memory_resource>(cuda::mr::host_accessible());

@@ -1,5 +1,5 @@
-// weir pools for Thrust, with its CPP system over host memory.
-#include "../contents.h"
+// weir pools for Thrust, with its CPP system over host and pinned memory.
+#include "under_test.h"
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -226,12 +226,15 @@ void policy_names_the_stream(weir::pool pool, Passed &&passed) {
 }
 
 void streams() {
-    const weir::pool pool = a_pool(6 * MiB), second = a_pool(6 * MiB), third = a_pool(6 * MiB);
+    const weir::pool pool = a_pool(6 * MiB), second = a_pool(6 * MiB), third = a_pool(6 * MiB), fourth = a_pool(6 * MiB);
     policy_names_the_stream<allocator>(pool, allocator(pool));
     allocator lvalue(second);
     policy_names_the_stream<allocator &>(second, lvalue);
-    weir::thrust_resource<> memory(third);
-    policy_names_the_stream<thrust::mr::allocator<char, weir::thrust_resource<>>>(third, &memory);
+    using of_memory = thrust::mr::allocator<char, weir::thrust_resource<>>;
+    weir::thrust_resource<> memory(third), more(fourth);
+    policy_names_the_stream<of_memory>(third, &memory);
+    of_memory lvalue_of_memory(&more);
+    policy_names_the_stream<of_memory &>(fourth, lvalue_of_memory);
 }
 
 void threads() {
@@ -274,6 +277,29 @@ void refused() {
     CHECK_EQUAL(thrown, 2);
 }
 
+// What a GPU's stream has still to do with pinned memory is over when the host gets it. There is room for one block alone.
+template <class Allocator>
+void the_host_waits(weir::pool pool, Allocator memory) {
+    void *block = pool.allocate(4 * MiB);
+    under_test_gate *gate = under_test_close(nullptr);
+    pool.deallocate(block);
+    under_test_open(gate, 50);
+    {
+        const thrust::device_vector<char, Allocator> letters(4 * MiB, 'x', memory);
+        CHECK(!under_test_closed(gate));
+        CHECK_EQUAL(thrust::raw_pointer_cast(letters.data())[4 * MiB - 1], 'x');
+    }
+    under_test_gate_end(gate);
+    CHECK_EQUAL(pool.stats().used_bytes, 0);
+}
+
+void pinned() {
+    const weir::pool pool = a_pool(6 * MiB), second = a_pool(6 * MiB);
+    the_host_waits(pool, weir::thrust_allocator<char>(pool));
+    weir::thrust_resource<> memory(second);
+    the_host_waits(second, thrust::mr::allocator<char, weir::thrust_resource<>>(&memory));
+}
+
 void after_finalize() {
     weir::pool pool = a_pool();
     vector numbers(100, 1, allocator(pool));
@@ -297,10 +323,11 @@ void after_finalize() {
 } // namespace
 
 int main() {
-    program_begin();
+    under_test_begin();
     if (check_on_device()) {
-        refused();
-        return program_end();
+        check_memory() == WEIR_MEMORY_PINNED ? pinned() : refused();
+        under_test_end();
+        return check_end();
     }
     vectors();
     allocators();
@@ -314,5 +341,6 @@ int main() {
     // they outlive the default pool
     static weir::thrust_resource<> memory;
     static vector numbers(1000, 7);
-    return program_end();
+    under_test_end();
+    return check_end();
 }

@@ -98,7 +98,8 @@ class basic_memory_resource {
 
     /** A block for use at once, by anybody. */
     void *allocate_sync(std::size_t bytes, std::size_t alignment = 0) {
-        void *block = pool_.allocate<OutOfMemory>(bytes, nullptr, alignment);
+        // what the host alone uses is waited for by the request: no stream's work may still be on it
+        void *block = pool_.allocate<OutOfMemory>(bytes, on_device ? nullptr : WEIR_STREAM_HOST, alignment);
         if constexpr (on_device) {
             // the default stream may still have work on what is now this block's memory, or wait for another that has
             const weir_status status = weir_stream_synchronize(nullptr);

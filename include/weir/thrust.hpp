@@ -16,14 +16,15 @@
  * WEIR_MEMORY_HOST and WEIR_MEMORY_PINNED for CPP, OMP and TBB. Another is refused by weir::error with
  * WEIR_ERROR_INVALID_ARGUMENT. By default it is the current pool of the current GPU, or of host memory.
  *
- * Streams. Thrust tells no allocator a stream; an allocator and a resource have one of their own (by default the default
- * stream). For temporary memory the execution policy is asked instead, whose stream is the one that the work is on: all of
- * thrust::cuda::par(allocator).on(stream), par_nosync, and par(&resource) use the policy's. A device_vector with
- * thrust_allocator in the CUDA system fills and copies its elements on the allocator's stream when it is made or grows, and
- * waits for it. What Thrust does by other members of a vector (assigning, reading single elements) it does on the default
- * stream: with a non-blocking stream, wait for the one before using the other. When a vector goes or grows, its memory is
- * for the allocator's stream at once: order work on other streams before that, or call get_pool().record_stream.
- * Thrust's futures (thrust::async, until CCCL 2) say nothing of their stream: temporary memory is for the allocator's.
+ * Streams. Thrust tells no allocator a stream; an allocator and a resource have one of their own: by default the default
+ * stream, and for CPP, OMP and TBB WEIR_STREAM_HOST, whose memory no queued work uses. For temporary memory the execution
+ * policy is asked instead, whose stream is the one that the work is on: all of thrust::cuda::par(allocator).on(stream),
+ * par_nosync, and par(&resource) use the policy's. A device_vector with thrust_allocator in the CUDA system fills and
+ * copies its elements on the allocator's stream when it is made or grows, and waits for it. What Thrust does by other
+ * members of a vector (assigning, reading single elements) it does on the default stream: with a non-blocking stream, wait
+ * for the one before using the other. When a vector goes or grows, its memory is for the allocator's stream at once: order
+ * work on other streams before that, or call get_pool().record_stream. Thrust's futures (thrust::async, until CCCL 2) say
+ * nothing of their stream: temporary memory is for the allocator's.
  *
  * Errors. Out of memory is thrust::system::detail::bad_alloc, a std::bad_alloc with weir's message, as of Thrust's own
  * resources; all else is weir::error. Deallocating never throws, and does nothing when the pool has ended.
@@ -31,6 +32,9 @@
  * Sizes. 0 bytes are a block with an address of its own. Any power of two is an alignment; blocks have 256 at least.
  *
  * Threads. Any thread may use an allocator or a resource. The end is as for weir::pool: they may be static objects.
+ *
+ * Names. What the CUDA system has here and what the others have differ, and so do their names for the linker: files compiled
+ * for either may be in one program, but cannot pass these types to each other.
  */
 #ifndef WEIR_THRUST_HPP
 #define WEIR_THRUST_HPP
@@ -61,6 +65,11 @@
 #endif
 
 namespace weir {
+#if THRUST_DEVICE_SYSTEM == THRUST_DEVICE_SYSTEM_CUDA
+inline namespace thrust_on_cuda {
+#else
+inline namespace thrust_on_host {
+#endif
 
 namespace detail {
 
@@ -80,12 +89,12 @@ inline pool pool_of_thrust() {
 #endif
 }
 
-/** The default stream of Thrust's device system. */
+/** The default stream of Thrust's device system; the host's work is on none. */
 inline weir_stream stream_of_thrust() noexcept {
 #if THRUST_DEVICE_SYSTEM == THRUST_DEVICE_SYSTEM_CUDA
     return thrust::cuda_cub::default_stream(); // the thread's own, if the program is compiled so
 #else
-    return nullptr;
+    return WEIR_STREAM_HOST;
 #endif
 }
 
@@ -152,11 +161,11 @@ class thrust_resource final : public thrust::mr::memory_resource<Pointer> {
 
     /** What one allocated the other may deallocate: the same pool, in the same order. */
     WEIR_HOST_DEVICE bool do_is_equal(const thrust::mr::memory_resource<Pointer> &other) const noexcept override {
-#ifdef __CUDA_ARCH__ // compiled as the base class demands; nobody has a resource there
-        return this == &other;
-#else
+#if defined(__cpp_rtti) && !defined(__CUDA_ARCH__)
         const auto *same = dynamic_cast<const thrust_resource *>(&other);
         return same != nullptr && *same == *this;
+#else // without types nobody knows what the other is; and for a GPU, where nobody has a resource, the base class demands it
+        return this == &other;
 #endif
     }
 
@@ -265,6 +274,11 @@ auto get_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_re
                           std::ptrdiff_t count) {
     return detail::get_temporary<T>(policy, *policy.get_allocator().resource(), count);
 }
+template <class T, class U, class P, template <class> class Base>
+auto get_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_resource<P>> &, Base> &policy,
+                          std::ptrdiff_t count) {
+    return detail::get_temporary<T>(policy, *policy.get_allocator().resource(), count);
+}
 
 template <class Pointer, class U, template <class> class Base>
 void return_temporary_buffer(detail::policy_with<thrust_allocator<U>, Base> &policy, Pointer block,
@@ -281,9 +295,15 @@ void return_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust
                              Pointer block, std::ptrdiff_t) noexcept {
     detail::return_temporary(policy, *policy.get_allocator().resource(), block);
 }
+template <class Pointer, class U, class P, template <class> class Base>
+void return_temporary_buffer(detail::policy_with<thrust::mr::allocator<U, thrust_resource<P>> &, Base> &policy,
+                             Pointer block, std::ptrdiff_t) noexcept {
+    detail::return_temporary(policy, *policy.get_allocator().resource(), block);
+}
 
 #undef WEIR_HOST_DEVICE
 
+} // namespace thrust_on_cuda or thrust_on_host
 } // namespace weir
 
 #endif

@@ -14,7 +14,8 @@
  *
  * Views that outlive Kokkos::finalize(), such as static ones, keep their pool and their memory until they go: that is
  * harmless, also after main and when weir or the driver is gone by then, and the last one ends the pool. Their elements'
- * destructors run if the host reaches the memory, and do not on a GPU, where Kokkos runs nothing any more.
+ * destructors run if the host reaches the memory, and do not on a GPU, where Kokkos runs nothing any more. It is the same
+ * where exit() comes without Kokkos::finalize(): exit() then waits for the work of Kokkos, and what goes later waits for none.
  */
 #ifndef WEIR_KOKKOS_GUARD_HPP
 #define WEIR_KOKKOS_GUARD_HPP
@@ -66,9 +67,17 @@ class guard {
     struct tie {
         tie(pool tied, guard *made_by) : holder(made_by) {
             detail::must_be_initialized("weir::kokkos::guard");
+            detail::expect_exit();
             device = tied.device();
             check(weir_device_set_pool(device, tied.get()));
             kept = std::move(tied);
+        }
+
+        // Without Kokkos::finalize() the hook may go before the guard: with the static objects of Kokkos.
+        ~tie() {
+            if (holder != nullptr) {
+                holder->tie_ = nullptr;
+            }
         }
 
         void end() noexcept {
@@ -76,10 +85,8 @@ class guard {
                 return;
             }
             std::exchange(holder, nullptr)->tie_ = nullptr;
+            detail::wait_for_all();
             try {
-                if (Kokkos::is_initialized()) {
-                    Kokkos::fence();
-                }
                 kept.trim(0);
             } catch (...) {
                 // a pool or a device that is gone has nothing left to give back

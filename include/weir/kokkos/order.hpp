@@ -7,6 +7,8 @@
 #define WEIR_KOKKOS_ORDER_HPP
 
 #include <Kokkos_Core.hpp>
+#include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -23,13 +25,13 @@ template <>
 struct on_stream<Kokkos::Cuda> : std::true_type {};
 #endif
 
-/** The stream of an instance; host execution spaces have none. */
+/** The stream of an instance. Host execution spaces have none: what they get no queued work may still use. */
 template <class Exec>
 weir_stream stream_of([[maybe_unused]] const Exec &instance) {
     if constexpr (on_stream<Exec>::value) {
         return instance.cuda_stream();
     } else {
-        return nullptr;
+        return WEIR_STREAM_HOST;
     }
 }
 
@@ -62,6 +64,32 @@ inline void must_be_initialized(const char *what) {
         throw error(WEIR_ERROR_INVALID_ARGUMENT,
                     (std::string(what) + ": Kokkos is not initialized, or was finalized").c_str());
     }
+}
+
+/** Set by exit(), before static objects go that are older than the first guard or view, such as Kokkos' own. */
+inline std::atomic<bool> exiting{false};
+
+/** Is Kokkos there to be called? Without Kokkos::finalize() it says that it is initialized when its objects are gone. */
+inline bool is_alive() noexcept { return !exiting && Kokkos::is_initialized(); }
+
+/** Waits for all work, if Kokkos is there. */
+inline void wait_for_all() noexcept {
+    if (!is_alive()) {
+        return;
+    }
+    try {
+        Kokkos::fence();
+    } catch (...) {
+        // The device is lost, and with it the work. weir finds that out itself.
+    }
+}
+
+/** Makes exit() wait for all work as long as Kokkos is there; for whatever may live on after that. */
+inline void expect_exit() {
+    [[maybe_unused]] static const int registered = std::atexit([] {
+        wait_for_all();
+        exiting = true;
+    });
 }
 
 /** Throws weir::error for a pool whose memory an execution space cannot use. */
@@ -117,19 +145,16 @@ class order {
     }
 
   private:
-    /** For whatever may still use the block. After Kokkos::finalize() there is no such work, and nothing to wait with. */
+    /** For whatever may still use the block. After Kokkos' end there is no such work, and nothing to wait with. */
     void wait() const noexcept {
-        if (!Kokkos::is_initialized()) {
-            return;
-        }
-        try {
-            if (instance_) {
+        if (!instance_) {
+            wait_for_all();
+        } else if (is_alive()) {
+            try {
                 instance_->fence();
-            } else {
-                Kokkos::fence();
+            } catch (...) {
+                // as above
             }
-        } catch (...) {
-            // The device is lost, and with it the work. weir finds that out itself.
         }
     }
 

@@ -6,6 +6,7 @@
 #define WEIR_KOKKOS_OWNER_HPP
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -56,10 +57,10 @@ class owner {
     owner *before_ = nullptr, *after_ = nullptr; // under the lock of `instances`
 };
 
-/** The owners that hold an execution space instance, which must not outlive Kokkos::finalize(). */
+/** The owners that hold an execution space instance, which must not outlive Kokkos::finalize(), or exit() without it. */
 class instances {
   public:
-    /** False in Kokkos::finalize() and later: then no instance may be held. */
+    /** False in Kokkos::finalize() or exit(), and later: then no instance may be held. */
     static bool add(owner &added) {
         list &all = the();
         const std::lock_guard<std::mutex> lock(all.mutex);
@@ -68,6 +69,7 @@ class instances {
         }
         if (!all.hooked) {
             Kokkos::push_finalize_hook(end);
+            std::atexit(end);
             all.hooked = true;
         }
         added.after_ = all.first;
@@ -107,7 +109,7 @@ class instances {
     }
 
     static void end() {
-        Kokkos::fence();
+        wait_for_all();
         list &all = the();
         const std::lock_guard<std::mutex> lock(all.mutex);
         all.ended = true;
@@ -153,6 +155,7 @@ class owner_of final : public owner {
         const std::size_t most = static_cast<std::size_t>(-1) / sizeof(T);
         // a product that would overflow is more than there can be
         const std::size_t bytes = count_ > most ? static_cast<std::size_t>(-1) : count_ * sizeof(T);
+        expect_exit();
         const Exec first = order_.instance();
         block_ =
             detail::allocate(pool_, bytes, stream_of(first), alignof(T) > 256 ? alignof(T) : 0, Space::name(), label_);
@@ -190,7 +193,7 @@ class owner_of final : public owner {
             while (constructed_ > 0) {
                 data()[--constructed_].~T();
             }
-        } else if (constructed_ > 0 && Kokkos::is_initialized()) {
+        } else if (constructed_ > 0 && is_alive()) {
             Kokkos::parallel_for("weir::kokkos::view::destruction [" + label_ + "]",
                                  Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::size_t>>(order_.instance(), 0, count_),
                                  destroy_at<T>{data()});
