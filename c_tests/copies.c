@@ -358,13 +358,11 @@ static void registered_memory(void) {
     CHECK_OK(weir_host_register(theirs, 4096));
     CHECK_OK(weir_host_unregister(theirs));
     DEVICE_OK(cu.MemFreeHost(theirs));
-    /* a part of it would be left pageable, or cannot be locked twice */
-    for (size_t part = 0; part <= 512 * KiB; part += 512 * KiB) {
-        DEVICE_OK(cu.MemHostRegister(memory + part, 4096, 0));
-        CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_host_register(memory, 1 * MiB));
-        CHECK(strstr(weir_last_error(), "page-locked already") != NULL);
-        DEVICE_OK(cu.MemHostUnregister(memory + part));
-    }
+    /* the rest would stay pageable */
+    DEVICE_OK(cu.MemHostRegister(memory, 4096, 0));
+    CHECK_STATUS(WEIR_ERROR_INVALID_ARGUMENT, weir_host_register(memory, 1 * MiB));
+    CHECK(strstr(weir_last_error(), "page-locked already") != NULL);
+    DEVICE_OK(cu.MemHostUnregister(memory));
     CHECK_OK(weir_host_register(memory, 4096)); /* and left to weir_finalize */
     CHECK_OK(weir_pool_free(s.far, target, s.stream));
     sides_close(&s);
