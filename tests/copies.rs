@@ -388,7 +388,11 @@ fn who_waits_to_unregister_keeps_nobody_waiting() {
         assert_eq!(register(first), WEIR_ERROR_BACKEND);
         control!(reset_faults());
         fail("cuMemHostRegister", 1, 712);
-        assert_eq!(register(first), WEIR_ERROR_INVALID_ARGUMENT, "a part is locked already");
+        assert_eq!(
+            register(first),
+            WEIR_ERROR_INVALID_ARGUMENT,
+            "a part is locked already"
+        );
         assert_eq!(unregister(second), WEIR_OK);
         assert_eq!(register(first), WEIR_OK);
         // SAFETY: a live block.
