@@ -412,3 +412,46 @@ fn a_race_to_free_a_block_has_one_winner() {
     pool.validate();
     assert_eq!(pool.stats().expect("stats").used, 0);
 }
+
+#[test]
+fn a_batch_is_kept_and_served_in_part_but_freed_and_allocated_as_a_whole() {
+    let pool = pool(limited(64 * M));
+    let cache = cache(&pool);
+    let sizes = [2 * M, 5000, 100 * K, M, 300, 3 * M];
+    let mut blocks = [Addr(0); 6];
+    for round in 0..4 {
+        pool.alloc_batch_beside(Some(&cache), &sizes, STREAM, &mut blocks)
+            .expect("blocks");
+        let live: HashSet<Addr> = blocks.into_iter().collect();
+        assert_eq!(live.len(), 6, "{round}");
+        let before = pool.stats().expect("stats");
+        // the last is free already when it comes again
+        let wrong = blocks.into_iter().chain([blocks[5]]);
+        pool.free_batch_beside(Some(&cache), wrong, STREAM)
+            .expect_err("one is there twice");
+        assert_eq!(pool.stats().expect("stats"), before, "{round}");
+        assert!(
+            !cache.free_batch(blocks.into_iter()),
+            "of three long blocks one is kept"
+        );
+        pool.free_batch_beside(Some(&cache), blocks.into_iter(), STREAM)
+            .expect("live blocks");
+        pool.validate();
+        let free = pool.stats().expect("stats");
+        assert_eq!((free.used, free.frees), (0, before.frees + 6), "{round}");
+        // what the cache had for it is kept again when the rest cannot be had
+        let mut none = [Addr(0); 4];
+        pool.alloc_batch_beside(Some(&cache), &[5000, 100 * K, 300, 65 * M], STREAM, &mut none)
+            .expect_err("more than there may be");
+        let after = pool.stats().expect("stats");
+        assert_eq!((none, after.used), ([Addr(0); 4], 0), "{round}");
+        assert_eq!((after.allocations, after.frees), (free.allocations, free.frees));
+        pool.validate();
+    }
+    // a batch that can be kept as a whole is so again, after one that was
+    let short = [5000, 300].map(|bytes| alloc(&pool, &cache, bytes).expect("a block"));
+    pool.free_batch_beside(Some(&cache), short.into_iter(), STREAM)
+        .expect("live blocks");
+    let served = cache.alloc_batch(&[5000, 300]).expect("it has both");
+    assert!(cache.free_batch(served.iter().map(|block| Addr(block.at))));
+}

@@ -24,7 +24,7 @@ use super::order::COMMON;
 use super::size::{SMALL_MAX, plain_class};
 use crate::base::units::StreamHandle;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 /// Names a thread of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Cache {
     limit: AtomicU64,
     taken: AtomicU64,
     kept: AtomicU64,
+    /// The last batch could not be kept as a whole.
+    in_part: AtomicBool,
 }
 
 #[inline]
@@ -87,6 +89,7 @@ impl Cache {
             limit: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            in_part: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +140,10 @@ impl Cache {
 
     /// The owner takes blocks for all these requests. None: it has not enough of them, or must not now.
     pub fn take_all(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
+        // of long ones it has one at most
+        if sizes.iter().filter(|&&bytes| bytes > LONG).nth(1).is_some() {
+            return None;
+        }
         let mut picked = Vec::with_capacity(sizes.len());
         let _pass = self.gate.enter()?;
         for &bytes in sizes {
@@ -151,6 +158,17 @@ impl Cache {
         }
         picked.iter().for_each(|&kept| self.hand_out(kept));
         Some(picked)
+    }
+
+    /// The owner takes blocks for those of these requests for which it has one: `each` is told the request's number and the block.
+    pub fn take_some(&self, sizes: &[u64], mut each: impl FnMut(usize, u64)) {
+        let Some(_pass) = self.gate.enter() else { return };
+        for (number, &bytes) in sizes.iter().enumerate() {
+            if let Some(kept) = self.lists.pick(bytes, 0) {
+                self.hand_out(kept);
+                each(number, kept.at);
+            }
+        }
     }
 
     /// A block that is on no list any more is the program's.
@@ -196,6 +214,9 @@ impl Cache {
 
     /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
     pub fn keep_all(&self, blocks: impl DoubleEndedIterator<Item = u64> + Clone) -> bool {
+        if self.in_part.load(Relaxed) {
+            return false; // rather than to put it all back again
+        }
         let Some(_pass) = self.gate.enter() else {
             return false;
         };
@@ -208,6 +229,21 @@ impl Cache {
             }
         }
         true
+    }
+
+    /// The owner keeps those of these blocks, which are freed, that do not concern the heap: `each` is told their numbers.
+    pub fn keep_some(&self, blocks: impl Iterator<Item = u64>, mut each: impl FnMut(usize)) {
+        let Some(_pass) = self.gate.enter() else { return };
+        for (number, at) in blocks.enumerate() {
+            if self.put(at).is_some() {
+                each(number);
+            }
+        }
+    }
+
+    /// Whether a batch was kept only in part.
+    pub fn note_batch(&self, in_part: bool) {
+        self.in_part.store(in_part, Relaxed);
     }
 
     /// Puts a block on its list.
@@ -276,8 +312,9 @@ impl Cache {
         bytes
     }
 
-    /// The block that was put on its list last is live again, as if it had never been freed.
-    fn put_back(&self, at: u64) {
+    /// The block that was put on its list last is live again, as if it had never been freed. The owner is inside the gate, or
+    /// holds the heap's lock since it kept the block.
+    pub fn put_back(&self, at: u64) {
         let piece = self.directory.revive(at).expect("kept just now");
         let kept = self.lists.pop_like(piece).expect("put there just now");
         debug_assert_eq!(kept.at, at);

@@ -9,6 +9,49 @@ use crate::base::error::Error;
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
 
+/// Which of a batch's blocks the thread's cache keeps. On the stack, since a free allocates nothing: a bit for each of the
+/// first blocks; the cache keeps none of the others.
+struct Kept([u64; Kept::FIRST / 64]);
+
+impl Kept {
+    const FIRST: usize = 4096;
+
+    /// Has the cache keep what it can. The caller holds the books as long as it may be put back.
+    fn by(own: Option<&ThreadCache>, blocks: impl Iterator<Item = Addr>) -> Kept {
+        let mut kept = Kept([0; Kept::FIRST / 64]);
+        let Some(own) = own else { return kept };
+        own.cache
+            .keep_some(blocks.take(Kept::FIRST).map(|at| at.0), |number| {
+                kept.0[number / 64] |= 1 << (number % 64);
+            });
+        kept
+    }
+
+    fn has(&self, number: usize) -> bool {
+        number < Kept::FIRST && self.0[number / 64] >> (number % 64) & 1 != 0
+    }
+
+    /// The blocks that it does not keep.
+    fn others<'a>(
+        &'a self,
+        blocks: impl Iterator<Item = Addr> + Clone + 'a,
+    ) -> impl Iterator<Item = Addr> + Clone + 'a {
+        let others = blocks.enumerate().filter(|&(number, _)| !self.has(number));
+        others.map(|(_, at)| at)
+    }
+
+    /// All of them are live again, the latest first, since it is the first of its list.
+    fn put_back(&self, own: Option<&ThreadCache>, blocks: impl DoubleEndedIterator<Item = Addr> + Clone) {
+        let mut number = blocks.clone().count();
+        for at in blocks.rev() {
+            number -= 1;
+            if let Some(own) = own.filter(|_| self.has(number)) {
+                own.cache.put_back(at.0);
+            }
+        }
+    }
+}
+
 impl Pool {
     /// Allocates every size, or none. `out` has as many places as `sizes`.
     pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
@@ -50,13 +93,20 @@ impl Pool {
         if let Some(own) = own {
             heap.even_out(&own.cache);
         }
+        out.fill(Addr(0));
+        if let Some(own) = own {
+            own.cache.take_some(sizes, |number, at| out[number] = Addr(at));
+        }
         let mut held = Some(heap);
-        for (number, &bytes) in sizes.iter().enumerate() {
-            match self.alloc_next(&mut held, own, bytes, stream) {
+        for number in 0..sizes.len() {
+            if out[number] != Addr(0) {
+                continue;
+            }
+            match self.alloc_next(&mut held, own, sizes[number], stream) {
                 Ok(at) => out[number] = at,
                 Err(error) => {
                     drop(held);
-                    self.take_again(own, &mut out[..number])?;
+                    self.take_again(own, out)?;
                     return Err(error);
                 }
             }
@@ -66,7 +116,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The next block of a batch. The books stay locked from one to the next as long as they can serve.
+    /// The next block of a batch, for which the thread's cache had none. The books stay locked from one to the next as long as they can serve.
     fn alloc_next<'a>(
         &'a self,
         held: &mut Option<RankedGuard<'a, Heap>>,
@@ -74,9 +124,6 @@ impl Pool {
         bytes: u64,
         stream: &Named,
     ) -> Result<Addr, Error> {
-        if let Some(at) = own.and_then(|own| own.cache.take(bytes, 0)) {
-            return Ok(Addr(at));
-        }
         let heap = match held {
             Some(heap) => heap,
             None => held.insert(self.books_for(stream)?),
@@ -93,7 +140,7 @@ impl Pool {
     /// Takes blocks back that were handed to nobody, as if they had never been allocated.
     fn take_again(&self, own: Option<&ThreadCache>, blocks: &mut [Addr]) -> Result<(), Error> {
         let mut heap = self.books()?;
-        for at in blocks {
+        for at in blocks.iter_mut().filter(|at| **at != Addr(0)) {
             if !own.is_some_and(|own| own.cache.untake(at.0)) {
                 let block = heap.find_block(at.0).expect("allocated above");
                 // no work can use it
@@ -110,7 +157,7 @@ impl Pool {
     /// Frees every block, or none.
     pub fn free_batch(
         &self,
-        blocks: impl Iterator<Item = Addr> + Clone,
+        blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
         self.free_batch_beside(None, blocks, stream)
@@ -120,7 +167,7 @@ impl Pool {
     pub fn free_batch_beside(
         &self,
         own: Option<&ThreadCache>,
-        blocks: impl Iterator<Item = Addr> + Clone,
+        blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let named = match self.known(own) {
@@ -134,21 +181,25 @@ impl Pool {
             reach: false,
         });
         let mut heap = self.books_for(stream)?;
-        heap.check_batch(blocks.clone().map(|at| at.0))?;
         let own = own.filter(|_| usable);
         let index = index_beside(&mut heap, own, stream);
-        heap.hear_of(index);
         let own = self.still(&mut heap, own, stream);
+        // what the cache keeps it has checked
+        let kept = Kept::by(own, blocks.clone());
+        let rest = || kept.others(blocks.clone());
+        if let Err(error) = heap.check_batch(rest().map(|at| at.0)) {
+            kept.put_back(own, blocks);
+            return Err(error);
+        }
+        heap.hear_of(index);
         let mut longest = 0;
-        for at in blocks {
-            if own.is_some_and(|own| own.cache.keep(at.0).is_some()) {
-                continue;
-            }
+        for at in rest() {
             let block = heap.find_block(at.0)?;
             self.part_with(at);
             longest = heap.free(block, index, !usable)?.max(longest);
         }
         if let Some(own) = own {
+            own.cache.note_batch(longest > 0);
             if longest > LONG {
                 heap.flush_long(&own.cache);
             }
