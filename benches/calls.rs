@@ -124,8 +124,7 @@ fn batch(bencher: Bencher, bytes: u64) {
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
         pool.alloc_batch(black_box(&sizes), STREAM, &mut blocks)
             .expect("memory");
-        pool.free_batch(blocks.iter().copied(), STREAM)
-            .expect("live blocks");
+        pool.free_batch(&blocks, STREAM).expect("live blocks");
     });
 }
 

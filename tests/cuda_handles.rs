@@ -43,7 +43,7 @@ fn asked_of_a_pool(pool: usize, on: StreamHandle) {
     assert!(is_of_the_stream(pool.alloc_batch(&[100], on, &mut [Addr(0)]), on));
     assert!(is_of_the_stream(pool.record_stream(block, on), on));
     assert!(is_of_the_stream(pool.free(block, on), on));
-    assert!(is_of_the_stream(pool.free_batch([block].into_iter(), on), on));
+    assert!(is_of_the_stream(pool.free_batch(&[block], on), on));
     pool.free(block, StreamHandle(0)).unwrap();
 }
 

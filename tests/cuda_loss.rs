@@ -61,7 +61,7 @@ fn afterwards(handle: usize, blocks: &[Addr], on: StreamHandle, mapped: bool) {
     assert!(is_lost(pool.record_stream(blocks[0], on)));
     assert!(pool.free(blocks[0], on).is_ok());
     assert!(matches!(pool.free(blocks[0], on), Err(Error::DoubleFree(_))));
-    assert_eq!(pool.free_batch([blocks[1]].into_iter(), on), Ok(()));
+    assert_eq!(pool.free_batch(&[blocks[1]], on), Ok(()));
     pool.validate();
     if mapped {
         assert!(pool.squeeze().unwrap() > 0);

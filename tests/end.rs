@@ -80,7 +80,7 @@ fn after_the_end_every_call_says_so_and_none_is_made() {
     assert_eq!(pool.alloc(100 * M, 0, HOST), Err(over.clone()));
     assert_eq!(pool.alloc_batch(&[1], HOST, &mut [Addr(0)]), Err(over.clone()));
     assert_eq!(pool.free(at, HOST), Err(over.clone()));
-    assert_eq!(pool.free_batch([at].into_iter(), HOST), Err(over.clone()));
+    assert_eq!(pool.free_batch(&[at], HOST), Err(over.clone()));
     assert_eq!(pool.free_synced(at), Err(over.clone()));
     assert_eq!(pool.record_stream(at, HOST), Err(over.clone()));
     assert_eq!(pool.warmup(&[1], &[1], HOST), Err(over.clone()));
@@ -121,10 +121,10 @@ fn without_a_driver_the_books_are_kept_and_no_call_is_made() {
     // a batch with a wrong pointer changes nothing here either
     let batch = [blocks[2], Addr(64)];
     assert_eq!(
-        pool.free_batch(batch.into_iter(), one.0),
+        pool.free_batch(&batch, one.0),
         Err(Error::UnknownPointer(Addr(64)))
     );
-    assert_eq!(pool.free_batch([blocks[2]].into_iter(), one.0), Ok(()));
+    assert_eq!(pool.free_batch(&[blocks[2]], one.0), Ok(()));
     assert_eq!(pool.free(blocks[2], one.0), Err(Error::DoubleFree(blocks[2])));
     assert_eq!(pool.alloc(100, 0, one.0), Err(Error::Unloaded));
     assert_eq!(pool.alloc(1 << 30, 0, one.0), Err(Error::Unloaded));

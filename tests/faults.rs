@@ -139,9 +139,7 @@ impl World {
             }
             FreeBatch(ref blocks, stream) => {
                 let places: Vec<Addr> = blocks.iter().map(|&block| self.at(block)).collect();
-                self.naming(stream, |pool| {
-                    pool.free_batch(places.iter().copied(), handle(stream))
-                })?;
+                self.naming(stream, |pool| pool.free_batch(&places, handle(stream)))?;
                 for &block in blocks {
                     self.blocks[block] = None;
                 }

@@ -205,9 +205,9 @@ fn blocks() {
     pool.free(Addr(live[2].0 + 1), HOST)
         .expect_err("inside a block or none");
     let twice = [Addr(live[0].0), Addr(live[0].0)];
-    pool.free_batch(twice.into_iter(), HOST).expect_err("twice");
+    pool.free_batch(&twice, HOST).expect_err("twice");
     assert_eq!(ranges("regions"), live);
-    pool.free_batch(batch.into_iter(), HOST).expect("live blocks");
+    pool.free_batch(&batch, HOST).expect("live blocks");
     live.retain(|block| !batch.contains(&Addr(block.0)));
     pool.free_synced(Addr(live.remove(3).0)).expect("a live block");
     assert_eq!(ranges("regions"), live);

@@ -167,7 +167,7 @@ fn an_importer_takes_as_many_addresses_as_it_maps() {
         assert!(matches!(inside, Err(Error::InteriorPointer { .. })), "{inside:?}");
         match n % 2 {
             0 => pair.importer.free(at, NONE).map(drop).unwrap(),
-            _ => pair.importer.free_batch([at].into_iter(), NONE).unwrap(),
+            _ => pair.importer.free_batch(&[at], NONE).unwrap(),
         }
     }
     assert_eq!(pair.there.reserved_bytes(), 0);

@@ -447,7 +447,7 @@ fn an_event_recorded_before_its_stream_was_forgotten_covers_nothing_later() {
             pool.free(again, one.0).expect("a live block");
         }
     });
-    pool.free_batch(blocks.into_iter(), one.0).expect("live blocks");
+    pool.free_batch(&blocks, one.0).expect("live blocks");
     assert!(hooked.is_done());
     let mut taken: Vec<Taken> = (0..9).map(|_| take(&pool, &two, 4 * U)).collect();
     two.synchronize();

@@ -22,7 +22,7 @@ use super::gate::{Gate, Shut};
 use super::lists::{Kept, LISTS, LONG, Lists};
 use super::order::COMMON;
 use super::size::{SMALL_MAX, plain_class};
-use crate::base::units::StreamHandle;
+use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
@@ -68,8 +68,8 @@ pub struct Cache {
 }
 
 #[inline]
-fn bump(counter: &AtomicU64) {
-    counter.store(counter.load(Relaxed).wrapping_add(1), Relaxed);
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 impl Cache {
@@ -138,54 +138,55 @@ impl Cache {
         Some(kept.at)
     }
 
-    /// The owner takes blocks for all these requests. None: it has not enough of them, or must not now.
-    pub fn take_all(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
-        // of long ones it has one at most
-        if sizes.iter().filter(|&&bytes| bytes > LONG).nth(1).is_some() {
-            return None;
+    /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
+    pub fn take_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
+        let Some(_pass) = self.gate.enter() else {
+            return false;
+        };
+        let (mut all, mut count, mut total) = (true, 0, 0);
+        let places = out.iter_mut().zip(sizes);
+        for (place, &bytes) in places.filter(|(place, _)| place.0 == 0) {
+            let begin = |kept: Kept| {
+                self.begin(kept);
+                (kept.at, kept.piece.bytes())
+            };
+            // each kind by itself: so a slab's block goes from its list to the program in registers
+            let taken = match plain_class(bytes) {
+                Some(class) => self.lists.pop_small(class).map(begin),
+                None => self.lists.pick_larger(bytes).map(begin),
+            };
+            let Some((at, bytes)) = taken else {
+                all = false;
+                continue;
+            };
+            *place = Addr(at);
+            (count, total) = (count + 1, total + bytes);
         }
-        let mut picked = Vec::with_capacity(sizes.len());
-        let _pass = self.gate.enter()?;
-        for &bytes in sizes {
-            match self.lists.pick(bytes, 0) {
-                Some(kept) => picked.push(kept),
-                None => {
-                    // they are kept still, as far as anybody else knows
-                    picked.into_iter().rev().for_each(|kept| self.lists.push(kept));
-                    return None;
-                }
-            }
-        }
-        picked.iter().for_each(|&kept| self.hand_out(kept));
-        Some(picked)
-    }
-
-    /// The owner takes blocks for those of these requests for which it has one: `each` is told the request's number and the block.
-    pub fn take_some(&self, sizes: &[u64], mut each: impl FnMut(usize, u64)) {
-        let Some(_pass) = self.gate.enter() else { return };
-        for (number, &bytes) in sizes.iter().enumerate() {
-            if let Some(kept) = self.lists.pick(bytes, 0) {
-                self.hand_out(kept);
-                each(number, kept.at);
-            }
-        }
+        self.lose(total);
+        add(&self.taken, count);
+        all
     }
 
     /// A block that is on no list any more is the program's.
     #[inline(always)]
     fn hand_out(&self, kept: Kept) {
+        self.begin(kept);
+        self.lose(kept.piece.bytes());
+        add(&self.taken, 1);
+    }
+
+    #[inline(always)]
+    fn begin(&self, kept: Kept) {
         match kept.piece {
             Piece::Small { class } => self.directory.begin_small(kept.at, class),
             Piece::Large { grains } => self.directory.hand_out_large(kept.at, grains, self.arena),
         }
-        self.lose(kept.piece);
-        bump(&self.taken);
     }
 
     /// So much less is kept.
     #[inline(always)]
-    fn lose(&self, piece: Piece) {
-        let left = self.bytes.load(Relaxed).wrapping_sub(piece.bytes());
+    fn lose(&self, bytes: u64) {
+        let left = self.bytes.load(Relaxed).wrapping_sub(bytes);
         self.bytes.store(left, Relaxed);
         if left < self.low.load(Relaxed) {
             self.low.store(left, Relaxed);
@@ -212,30 +213,32 @@ impl Cache {
         self.put_larger(at)
     }
 
-    /// The owner keeps all these blocks, which are freed. False: it keeps none, because the free of one concerns the heap.
-    pub fn keep_all(&self, blocks: impl DoubleEndedIterator<Item = u64> + Clone) -> bool {
+    /// The owner keeps all these blocks, which are freed; of places with 0 there are none. False: it keeps none, because the
+    /// free of one concerns the heap.
+    pub fn keep_all(&self, blocks: &[Addr]) -> bool {
         if self.in_part.load(Relaxed) {
             return false; // rather than to put it all back again
         }
         let Some(_pass) = self.gate.enter() else {
             return false;
         };
-        for (kept, at) in blocks.clone().enumerate() {
-            if self.put(at).is_none() {
+        for (number, &at) in blocks.iter().enumerate() {
+            if at.0 != 0 && self.put(at.0).is_none() {
                 // the latest first, since it is the first of its list
-                let rest = blocks.clone().count() - kept;
-                blocks.rev().skip(rest).for_each(|at| self.put_back(at));
+                let kept = blocks[..number].iter().rev().filter(|at| at.0 != 0);
+                kept.for_each(|at| self.put_back(at.0));
                 return false;
             }
         }
         true
     }
 
-    /// The owner keeps those of these blocks, which are freed, that do not concern the heap: `each` is told their numbers.
-    pub fn keep_some(&self, blocks: impl Iterator<Item = u64>, mut each: impl FnMut(usize)) {
+    /// The owner keeps those of these blocks, which are freed, that do not concern the heap: `each` is told their numbers, and
+    /// those of places with 0.
+    pub fn keep_some(&self, blocks: &[Addr], mut each: impl FnMut(usize)) {
         let Some(_pass) = self.gate.enter() else { return };
-        for (number, at) in blocks.enumerate() {
-            if self.put(at).is_some() {
+        for (number, &at) in blocks.iter().enumerate() {
+            if at.0 == 0 || self.put(at.0).is_some() {
                 each(number);
             }
         }
@@ -308,7 +311,7 @@ impl Cache {
         let bytes = piece.bytes();
         self.bytes
             .store(self.bytes.load(Relaxed).wrapping_add(bytes), Relaxed);
-        bump(&self.kept);
+        add(&self.kept, 1);
         bytes
     }
 
@@ -351,7 +354,7 @@ impl Cache {
     #[inline]
     pub fn withdraw(&self) -> Option<Kept> {
         let kept = self.lists.pop_longest()?;
-        self.lose(kept.piece);
+        self.lose(kept.piece.bytes());
         Some(kept)
     }
 

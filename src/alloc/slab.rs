@@ -397,8 +397,10 @@ impl Heap {
 
     /// The same with those of streams whose work is complete: they become everybody's, as all that lies beside them may be,
     /// and would not be any more if it were joined with a stream's.
-    pub fn share_slabs(&mut self) -> bool {
-        self.flush_slabs_of(|heap, stream| heap.is_complete(stream, heap.arena(stream).seq).then_some(COMMON))
+    pub fn share_slabs(&mut self) {
+        self.flush_slabs_of(|heap, stream| {
+            heap.is_complete(stream, heap.arena(stream).seq).then_some(COMMON)
+        });
     }
 
     fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32) -> Option<u32>) -> bool {

@@ -4,6 +4,7 @@
 use std::fmt;
 
 /// An address of device (or host pool) memory.
+#[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Addr(pub u64);
 

@@ -2,7 +2,7 @@
 
 use super::args::{self, check_array, slice, widen};
 use super::guard::{InChild, guard};
-use super::pool::{addr, give_back, pointer, serve, watched};
+use super::pool::{give_back, pointer, serve, watched};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
@@ -30,35 +30,21 @@ pub unsafe extern "C" fn weir_pool_alloc_batch(
         // SAFETY: NULL, or an array of the caller's with `count` elements.
         let sizes = unsafe { slice(sizes, count, "sizes") }?;
         check_array(ptrs.cast_const(), count, "ptrs")?;
-        let kept = match process::disturbed() {
-            true => None,
-            false => threads::cached(handle, on, |cache| cache.alloc_batch(widen(sizes))),
-        };
-        match kept {
+        let blocks = alloc_all(handle, widen(sizes), on)?;
+        for (n, &at) in blocks.iter().enumerate() {
             // SAFETY: the array was checked, and has a place for each block.
-            Some(blocks) => unsafe { hand_over(blocks.iter().map(|block| Addr(block.at)), ptrs) },
-            None => {
-                let blocks = alloc_batch_beside(handle, widen(sizes), on)?;
-                // SAFETY: as above.
-                unsafe { hand_over(blocks.iter().copied(), ptrs) };
-            }
+            unsafe { ptrs.add(n).write(pointer(at)) };
         }
         Ok(())
     })
 }
 
-/// # Safety
-/// `ptrs` has a place for each block.
-unsafe fn hand_over(blocks: impl Iterator<Item = Addr>, ptrs: *mut *mut c_void) {
-    for (n, at) in blocks.enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { ptrs.add(n).write(pointer(at)) };
-    }
-}
-
-/// Blocks that the thread's cache did not have all of.
-fn alloc_batch_beside(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
+fn alloc_all(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
     let mut blocks = vec![Addr::default(); sizes.len()];
+    let take = |cache: &ThreadCache| cache.alloc_batch(sizes, &mut blocks).then_some(());
+    if !process::disturbed() && threads::cached(handle, on, take).is_some() {
+        return Ok(blocks);
+    }
     serve(handle, |pool| {
         threads::beside(pool, handle, on, None, |own| {
             pool.alloc_batch_beside(own, sizes, on, &mut blocks)
@@ -102,14 +88,23 @@ pub unsafe extern "C" fn weir_pool_free_batch(
             // thread at a time, and the next owner announces a block after this.
             if watched(pool) {
                 let in_flight = order::is_host_stream(on);
-                addrs(ptrs).for_each(|at| valgrind::freed(at, in_flight));
+                addrs(ptrs)
+                    .iter()
+                    .filter(|at| at.0 != 0)
+                    .for_each(|at| valgrind::freed(*at, in_flight));
             }
             Ok(())
         })
     })
 }
 
-/// The blocks that an array names.
-fn addrs(ptrs: &[*mut c_void]) -> impl DoubleEndedIterator<Item = Addr> + Clone + '_ {
-    ptrs.iter().filter(|ptr| !ptr.is_null()).map(|ptr| addr(*ptr))
+/// Pointers as the pool takes them: NULL is 0.
+fn addrs(ptrs: &[*mut c_void]) -> &[Addr] {
+    const {
+        assert!(
+            size_of::<*mut c_void>() == size_of::<Addr>() && align_of::<*mut c_void>() == align_of::<Addr>()
+        )
+    };
+    // SAFETY: on the 64-bit targets of this library both are 64 bits, as asserted; their memory the pool never reaches by them.
+    unsafe { std::slice::from_raw_parts(ptrs.as_ptr().cast(), ptrs.len()) }
 }

@@ -10,55 +10,69 @@ use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
 
 /// Which of a batch's blocks the thread's cache keeps. On the stack, since a free allocates nothing: a bit for each of the
-/// first blocks; the cache keeps none of the others.
+/// first blocks; the cache keeps none of the others. A place with 0 counts as kept.
 struct Kept([u64; Kept::FIRST / 64]);
 
 impl Kept {
     const FIRST: usize = 4096;
 
     /// Has the cache keep what it can. The caller holds the books as long as it may be put back.
-    fn by(own: Option<&ThreadCache>, blocks: impl Iterator<Item = Addr>) -> Kept {
+    fn by(own: Option<&ThreadCache>, blocks: &[Addr]) -> Kept {
         let mut kept = Kept([0; Kept::FIRST / 64]);
-        let Some(own) = own else { return kept };
-        own.cache
-            .keep_some(blocks.take(Kept::FIRST).map(|at| at.0), |number| {
-                kept.0[number / 64] |= 1 << (number % 64);
-            });
+        if let Some(own) = own {
+            let first = &blocks[..blocks.len().min(Kept::FIRST)];
+            own.cache
+                .keep_some(first, |number| kept.0[number / 64] |= 1 << (number % 64));
+        }
         kept
     }
 
-    fn has(&self, number: usize) -> bool {
-        number < Kept::FIRST && self.0[number / 64] >> (number % 64) & 1 != 0
-    }
-
     /// The blocks that it does not keep.
-    fn others<'a>(
-        &'a self,
-        blocks: impl Iterator<Item = Addr> + Clone + 'a,
-    ) -> impl Iterator<Item = Addr> + Clone + 'a {
-        let others = blocks.enumerate().filter(|&(number, _)| !self.has(number));
-        others.map(|(_, at)| at)
+    fn others<'a>(&'a self, blocks: &'a [Addr]) -> impl Iterator<Item = Addr> + Clone + 'a {
+        let words = self.0.iter().chain(std::iter::repeat(&0));
+        let parts = blocks.chunks(64).zip(words);
+        let others = parts.flat_map(|(part, &kept)| Others { part, kept });
+        others.filter(|at| at.0 != 0)
     }
 
     /// All of them are live again, the latest first, since it is the first of its list.
-    fn put_back(&self, own: Option<&ThreadCache>, blocks: impl DoubleEndedIterator<Item = Addr> + Clone) {
-        let mut number = blocks.clone().count();
-        for at in blocks.rev() {
-            number -= 1;
-            if let Some(own) = own.filter(|_| self.has(number)) {
+    fn put_back(&self, own: Option<&ThreadCache>, blocks: &[Addr]) {
+        let Some(own) = own else { return };
+        for (number, at) in blocks.iter().enumerate().take(Kept::FIRST).rev() {
+            if at.0 != 0 && self.0[number / 64] >> (number % 64) & 1 != 0 {
                 own.cache.put_back(at.0);
             }
         }
     }
 }
 
+/// Those of up to 64 places whose bits are not set.
+#[derive(Clone)]
+struct Others<'a> {
+    part: &'a [Addr],
+    kept: u64,
+}
+
+impl Iterator for Others<'_> {
+    type Item = Addr;
+
+    fn next(&mut self) -> Option<Addr> {
+        let number = self.kept.trailing_ones();
+        let &at = self.part.get(number as usize)?;
+        self.kept |= 1 << number;
+        Some(at)
+    }
+}
+
 impl Pool {
     /// Allocates every size, or none. `out` has as many places as `sizes`.
     pub fn alloc_batch(&self, sizes: &[u64], stream: StreamHandle, out: &mut [Addr]) -> Result<(), Error> {
+        out.fill(Addr(0));
         self.alloc_batch_beside(None, sizes, stream, out)
     }
 
-    /// The same for a thread that has a cache for the stream.
+    /// The same for a thread that has a cache for the stream. Places that are not 0 have their blocks from there; they are given
+    /// back, too, if the others cannot be had.
     pub fn alloc_batch_beside(
         &self,
         own: Option<&ThreadCache>,
@@ -81,6 +95,21 @@ impl Pool {
         out: &mut [Addr],
     ) -> Result<(), Error> {
         assert_eq!(sizes.len(), out.len());
+        if let Err(error) = self.fill_places(own, sizes, stream, out) {
+            self.take_again(own, out)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Allocates for each place that is 0, until one cannot be had.
+    fn fill_places(
+        &self,
+        own: Option<&ThreadCache>,
+        sizes: &[u64],
+        stream: StreamHandle,
+        out: &mut [Addr],
+    ) -> Result<(), Error> {
         for &bytes in sizes {
             check_request(bytes, 0)?;
         }
@@ -90,25 +119,15 @@ impl Pool {
         };
         let mut heap = self.books_in_order(stream)?;
         let own = self.still(&mut heap, own, stream);
-        if let Some(own) = own {
-            heap.even_out(&own.cache);
-        }
-        out.fill(Addr(0));
-        if let Some(own) = own {
-            own.cache.take_some(sizes, |number, at| out[number] = Addr(at));
+        if let Some(own) = own
+            && (heap.even_out(&own.cache) || out.iter().all(|place| place.0 == 0))
+        {
+            own.cache.take_batch(sizes, out);
         }
         let mut held = Some(heap);
-        for number in 0..sizes.len() {
-            if out[number] != Addr(0) {
-                continue;
-            }
-            match self.alloc_next(&mut held, own, sizes[number], stream) {
-                Ok(at) => out[number] = at,
-                Err(error) => {
-                    drop(held);
-                    self.take_again(own, out)?;
-                    return Err(error);
-                }
+        for (place, &bytes) in out.iter_mut().zip(sizes) {
+            if place.0 == 0 {
+                *place = self.alloc_next(&mut held, own, bytes, stream)?;
             }
         }
         let short = held.is_some_and(|mut heap| heap.is_look_due());
@@ -116,7 +135,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The next block of a batch, for which the thread's cache had none. The books stay locked from one to the next as long as they can serve.
+    /// The next block of a batch, for which the thread's cache had none. The books stay locked from one to the next as long as
+    /// they can serve.
     fn alloc_next<'a>(
         &'a self,
         held: &mut Option<RankedGuard<'a, Heap>>,
@@ -139,8 +159,11 @@ impl Pool {
 
     /// Takes blocks back that were handed to nobody, as if they had never been allocated.
     fn take_again(&self, own: Option<&ThreadCache>, blocks: &mut [Addr]) -> Result<(), Error> {
+        if blocks.iter().all(|at| at.0 == 0) {
+            return Ok(());
+        }
         let mut heap = self.books()?;
-        for at in blocks.iter_mut().filter(|at| **at != Addr(0)) {
+        for at in blocks.iter_mut().filter(|at| at.0 != 0) {
             if !own.is_some_and(|own| own.cache.untake(at.0)) {
                 let block = heap.find_block(at.0).expect("allocated above");
                 // no work can use it
@@ -154,12 +177,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees every block, or none.
-    pub fn free_batch(
-        &self,
-        blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
-        stream: StreamHandle,
-    ) -> Result<(), Error> {
+    /// Frees every block, or none. Places with 0 are none.
+    pub fn free_batch(&self, blocks: &[Addr], stream: StreamHandle) -> Result<(), Error> {
         self.free_batch_beside(None, blocks, stream)
     }
 
@@ -167,7 +186,7 @@ impl Pool {
     pub fn free_batch_beside(
         &self,
         own: Option<&ThreadCache>,
-        blocks: impl DoubleEndedIterator<Item = Addr> + Clone,
+        blocks: &[Addr],
         stream: StreamHandle,
     ) -> Result<(), Error> {
         let named = match self.known(own) {
@@ -185,15 +204,14 @@ impl Pool {
         let index = index_beside(&mut heap, own, stream);
         let own = self.still(&mut heap, own, stream);
         // what the cache keeps it has checked
-        let kept = Kept::by(own, blocks.clone());
-        let rest = || kept.others(blocks.clone());
-        if let Err(error) = heap.check_batch(rest().map(|at| at.0)) {
+        let kept = Kept::by(own, blocks);
+        if let Err(error) = heap.check_batch(kept.others(blocks).map(|at| at.0)) {
             kept.put_back(own, blocks);
             return Err(error);
         }
         heap.hear_of(index);
         let mut longest = 0;
-        for at in rest() {
+        for at in kept.others(blocks) {
             let block = heap.find_block(at.0)?;
             self.part_with(at);
             longest = heap.free(block, index, !usable)?.max(longest);

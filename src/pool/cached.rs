@@ -5,7 +5,6 @@ use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
-use crate::alloc::lists::Kept;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -107,17 +106,14 @@ impl ThreadCache {
         }
     }
 
-    /// Blocks for all these requests, if the cache has them.
-    pub fn alloc_batch(&self, sizes: &[u64]) -> Option<Vec<Kept>> {
-        if !self.stream_is_the_same() {
-            return None;
-        }
-        self.cache.take_all(sizes)
+    /// Blocks for those of these requests for which the cache has one; the other places stay 0. Gives whether it had all.
+    pub fn alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
+        self.stream_is_the_same() && self.cache.take_batch(sizes, out)
     }
 
-    /// Keeps all these blocks, which are freed, if that is all there is to do.
-    pub fn free_batch(&self, blocks: impl DoubleEndedIterator<Item = Addr> + Clone) -> bool {
-        self.stream_is_the_same() && self.cache.keep_all(blocks.map(|at| at.0))
+    /// Keeps all these blocks, which are freed, if that is all there is to do. Places with 0 are none.
+    pub fn free_batch(&self, blocks: &[Addr]) -> bool {
+        self.stream_is_the_same() && self.cache.keep_all(blocks)
     }
 
     /// May it be asked in a process that was disturbed? The backend may be gone.

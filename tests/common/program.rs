@@ -124,7 +124,7 @@ impl Run {
                 let batch = [Addr(at), Addr(at)];
                 let answer = self
                     .sim
-                    .naming(&[stream], || self.pool.free_batch(batch.into_iter(), stream));
+                    .naming(&[stream], || self.pool.free_batch(&batch, stream));
                 assert_eq!(answer, Err(Error::DoubleFree(Addr(at))));
             }
             _ => {
@@ -132,7 +132,7 @@ impl Run {
                 let batch = [Addr(at), Addr(16)];
                 let answer = self
                     .sim
-                    .naming(&[stream], || self.pool.free_batch(batch.into_iter(), stream));
+                    .naming(&[stream], || self.pool.free_batch(&batch, stream));
                 assert_eq!(answer, Err(Error::UnknownPointer(Addr(16))));
             }
         }
@@ -217,7 +217,7 @@ impl Run {
                 }
                 let answer = self
                     .sim
-                    .naming(&[handle], || self.pool.free_batch(blocks.iter().copied(), handle));
+                    .naming(&[handle], || self.pool.free_batch(&blocks, handle));
                 assert_eq!(answer, Ok(()));
                 for at in blocks {
                     self.leave(at.0);
