@@ -472,3 +472,39 @@ fn a_batch_is_kept_and_served_in_part_but_freed_and_allocated_as_a_whole() {
     assert!(cache.alloc_batch(&[5000, 300], &mut served), "it has both");
     assert!(cache.free_batch(&served));
 }
+
+#[test]
+fn a_batch_of_more_blocks_than_a_cache_can_keep_is_freed_whole() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let sizes: Vec<u64> = (0..10_000u64).map(|n| 1 + n % 7 * 300).collect();
+    for round in 0..3 {
+        let mut blocks = vec![Addr(0); sizes.len()];
+        cache.alloc_batch(&sizes, &mut blocks);
+        pool.alloc_batch_beside(Some(&cache), &sizes, STREAM, &mut blocks)
+            .expect("blocks");
+        assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), sizes.len());
+        // one that is wrong far behind what is marked, and places without a block
+        let mut wrong = blocks.clone();
+        (wrong[17], wrong[5000], wrong[9999]) = (Addr(0), Addr(0), blocks[3]);
+        let before = pool.stats().expect("stats");
+        assert!(!cache.free_batch(&wrong), "{round}");
+        assert_eq!(
+            pool.free_batch_beside(Some(&cache), &wrong, STREAM),
+            Err(Error::DoubleFree(blocks[3])),
+            "{round}"
+        );
+        assert_eq!(pool.stats().expect("stats"), before, "{round}");
+        pool.validate();
+        wrong.pop();
+        let left = [blocks[17], blocks[5000], blocks[9999]];
+        pool.free_batch_beside(Some(&cache), &wrong, STREAM)
+            .expect("live blocks");
+        pool.validate();
+        assert_eq!(pool.stats().expect("stats").frees, before.frees + 9997);
+        pool.free_batch(&left, STREAM).expect("live blocks");
+        let after = pool.stats().expect("stats");
+        assert_eq!((after.used, after.frees), (0, after.allocations), "{round}");
+        assert!(after.cached > 0, "{round}");
+    }
+}
