@@ -1,5 +1,6 @@
 //! The host backend's streams and events, seen through its public interface.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -140,6 +141,23 @@ fn handles_are_recycled_and_ids_are_not() {
         }
     }
     panic!("no handle was ever recycled");
+}
+
+#[test]
+fn each_of_many_streams_is_known_until_it_is_destroyed() {
+    let b = HostBackend::new().unwrap();
+    let id = |stream| b.timeline(stream).unwrap().stream;
+    let many: Vec<StreamHandle> = (0..300).map(|_| streams::create().unwrap()).collect();
+    let ids: HashSet<StreamId> = many.iter().map(|&stream| id(stream)).collect();
+    assert_eq!(ids.len(), 300);
+    for stream in many {
+        assert!(streams::is_stream(stream));
+        assert!(!b.is_inert(id(stream)));
+        let before = id(stream);
+        streams::destroy(stream).unwrap();
+        // another test's may have the handle by now
+        assert_ne!(id(stream), before);
+    }
 }
 
 #[test]

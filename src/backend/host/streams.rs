@@ -6,6 +6,8 @@
 //! Invariants: `workers` holds every stream whose thread has not been joined; each stream that has a handle
 //! is among them. A thread is joined once it has ended: at a later `create`, or in `shutdown`.
 //!
+//! `FIRST_IDS` says what `handles` says of those slots; both change under `STREAMS`.
+//!
 //! Locks: `STREAMS`, then a stream's queue. Never held while a function runs, a thread is started or joined
 //! (the thread-local destructors of the program run then, and may come back here). `ENDING` is taken before
 //! both, by `shutdown` alone.
@@ -42,6 +44,9 @@ static STREAMS: RwLock<Table> = RwLock::new(Table {
     handles: Slots::new(TAG),
     workers: Vec::new(),
 });
+/// The identities of the streams in the first slots, 0 where there is none. Every call of a pool asks for one, and readers of
+/// the table would all write the lock's count of them.
+static FIRST_IDS: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 static ENDING: Mutex<()> = Mutex::new(());
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -65,9 +70,21 @@ pub(super) fn find(stream: StreamHandle) -> Option<Arc<Stream>> {
 /// The identity of a stream. A handle that is no live host stream's is a stream with nothing in flight,
 /// and its value is its identity.
 pub(super) fn id_of(stream: StreamHandle) -> StreamId {
-    match read().handles.get(stream.0) {
-        Some(stream) => stream.id(),
-        None => StreamId(stream.0 as u64 & !OURS),
+    live_id(stream).unwrap_or(StreamId(stream.0 as u64 & !OURS))
+}
+
+fn live_id(stream: StreamHandle) -> Option<StreamId> {
+    match FIRST_IDS.get(stream.0 ^ TAG) {
+        Some(id) => Some(StreamId(id.load(Ordering::Acquire))).filter(|id| id.0 != 0),
+        None if !Slots::<Arc<Stream>>::may_have(TAG, stream.0) => None,
+        None => read().handles.get(stream.0).map(|stream| stream.id()),
+    }
+}
+
+/// To be called with the table locked.
+fn note_id(handle: usize, id: StreamId) {
+    if let Some(known) = FIRST_IDS.get(handle ^ TAG) {
+        known.store(id.0, Ordering::Release);
     }
 }
 
@@ -78,8 +95,7 @@ pub(super) fn is_ours(id: StreamId) -> bool {
 
 /// Is this the handle of a live host stream? False in a forked child.
 pub fn is_stream(stream: StreamHandle) -> bool {
-    // a driver's handle is told by its number, without the lock that threads share
-    Slots::<Arc<Stream>>::may_have(TAG, stream.0) && gate::usable() && read().handles.get(stream.0).is_some()
+    gate::usable() && live_id(stream).is_some()
 }
 
 /// Starts a stream and its worker thread.
@@ -97,6 +113,7 @@ pub fn create() -> Result<StreamHandle, BackendError> {
     tokens::expect_stream();
     let mut table = write();
     let handle = table.handles.insert(Arc::clone(&stream));
+    handle.inspect(|&handle| note_id(handle, stream.id()));
     table.workers.push(Worker {
         stream: Arc::clone(&stream),
         thread,
@@ -135,8 +152,11 @@ fn join(workers: Vec<Worker>) {
 /// later [`create`] may return its value again.
 pub fn destroy(stream: StreamHandle) -> Result<(), BackendError> {
     gate::for_program()?;
-    let removed = write().handles.remove(stream.0);
-    removed.ok_or_else(|| unknown(stream))?.close();
+    let mut table = write();
+    let removed = table.handles.remove(stream.0).ok_or_else(|| unknown(stream))?;
+    note_id(stream.0, StreamId(0));
+    drop(table);
+    removed.close();
     Ok(())
 }
 
@@ -203,6 +223,7 @@ pub(super) fn shutdown() -> Result<(), BackendError> {
     }
     let mut table = write();
     let handles = table.handles.take();
+    FIRST_IDS.iter().for_each(|id| id.store(0, Ordering::Release));
     let workers = mem::take(&mut table.workers);
     drop(table);
     drop(handles);
