@@ -508,3 +508,43 @@ fn a_batch_of_more_blocks_than_a_cache_can_keep_is_freed_whole() {
         assert!(after.cached > 0, "{round}");
     }
 }
+
+fn an_ended_cache_is_given_nothing(batch: bool) {
+    let pool = pool(config());
+    let mine = cache(&pool);
+    // it was captured for a while
+    pool.stream_changed(STREAM);
+    assert!(mine.is_ended());
+    thread::scope(|scope| {
+        let another = || {
+            let theirs = cache(&pool);
+            let blocks: Vec<Addr> = (0..200)
+                .map(|_| alloc(&pool, &theirs, 5000).expect("a block"))
+                .collect();
+            for at in blocks {
+                theirs.free(at).expect("kept");
+            }
+        };
+        scope.spawn(another).join().expect("no panic");
+        // caches are shared from two on
+        let third = || drop(pool.open_cache(StreamHandle(2)).expect("a cache"));
+        scope.spawn(third).join().expect("no panic");
+    });
+    assert_eq!(pool.stats().expect("stats").used, 0);
+    let mut at = [Addr(0)];
+    if batch {
+        pool.alloc_batch_beside(Some(&mine), &[300], STREAM, &mut at)
+            .expect("a block");
+    } else {
+        at[0] = pool.alloc_beside(Some(&mine), 300, 0, STREAM).expect("a block");
+    }
+    assert_eq!(pool.stats().expect("stats").used, 512, "of 300 bytes");
+    pool.validate();
+    assert_eq!(pool.free(at[0], STREAM), Ok(512));
+}
+
+#[test]
+fn what_another_keeps_does_not_go_to_a_cache_that_has_ended() {
+    an_ended_cache_is_given_nothing(false);
+    an_ended_cache_is_given_nothing(true);
+}

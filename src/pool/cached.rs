@@ -231,6 +231,9 @@ impl Pool {
             heap.close_cache(&own.cache);
             return None;
         }
+        if own.is_ended() {
+            return None;
+        }
         own.cache.call(false);
         Some(own)
     }
