@@ -274,7 +274,7 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        let grains = self.directory.keep_large(at, self.most_now())?;
+        let grains = self.directory.keep_large(at, self.arena, self.most_now())?;
         let (piece, seq) = (Piece::Large { grains }, self.seq());
         self.lists.push(Kept { at, piece, seq });
         Some(self.gain(piece))
@@ -321,8 +321,8 @@ impl Cache {
         let piece = self.directory.revive(at).expect("kept just now");
         let kept = self.lists.pop_like(piece).expect("put there just now");
         debug_assert_eq!(kept.at, at);
-        self.bytes
-            .store(self.bytes.load(Relaxed) - piece.bytes(), Relaxed);
+        // the heap may have looked meanwhile: its `low` is of too much
+        self.lose(piece.bytes());
         self.kept.store(self.kept.load(Relaxed).wrapping_sub(1), Relaxed);
     }
 
@@ -434,5 +434,27 @@ impl Cache {
     /// All kept blocks. The caller has the gate shut.
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         self.lists.blocks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::directory::CELL;
+    use super::*;
+
+    #[test]
+    fn what_is_put_back_was_never_the_least_that_was_kept() {
+        let (at, arena, bytes) = (1 << 30, 1, 2 * CELL);
+        let directory = Directory::new().expect("addresses");
+        directory.cover(at, bytes).expect("room");
+        directory.begin(at, bytes, false);
+        let mut cache = Cache::new(directory);
+        cache.assign(ThreadId(1), StreamHandle(1), arena, Arc::default());
+        cache.set_limits(2 * bytes, bytes);
+        assert_eq!(cache.keep(at), Some(bytes));
+        // the heap looks, and then it is put back
+        assert_eq!((cache.take_low(), cache.bytes()), (0, bytes));
+        cache.put_back(at);
+        assert_eq!((cache.take_low(), cache.bytes()), (0, 0));
     }
 }

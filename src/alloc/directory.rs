@@ -8,13 +8,14 @@
 //! at the same time as the word.
 //!
 //! ```text
-//! block: | grains 38 | arena 16 | state 3 | 0 (1)   | first grain 6 |      0: no block begins here
-//! run:   | class     | owner 16 | 0 (3)   | RUN (1) | 0 (6)         |
-//! byte:  | class 6   | state 2 |                                            0: no block begins here
+//! block: | grains 38 | arena 16 | owed 1 | state 2 | 0 (1)   | first grain 6 |      0: no block begins here
+//! run:   | class     | owner 16 | 0 (3)            | RUN (1) | 0 (6)         |
+//! byte:  | class 6   | state 2 |                                                     0: no block begins here
 //! ```
 //!
 //! The arena of a block is the one whose cache handed it out last, `COMMON` if the heap did: work queued on that stream
-//! before may still use it.
+//! before may still use it. If the heap did, `owed` says that such work may be left as well: then, and if there is an arena, a
+//! free on a stream that is never at work says nothing of that, and concerns the heap.
 //!
 //! Invariants: a block has a state other than `GONE` if and only if the heap has it as live; it is `KEPT` if and only
 //! if it is in one thread's cache.
@@ -39,7 +40,9 @@ const STATES: u64 = CHAPTER / MIN_ALIGN;
 pub const ARENAS: u32 = 0xffff;
 
 const STATE_SHIFT: u32 = 7;
-const STATE: u64 = 7 << STATE_SHIFT;
+const STATE: u64 = 3 << STATE_SHIFT;
+/// The heap made it of memory whose stream was not known to have completed its work there.
+const OWED: u64 = 1 << 9;
 const RUN: u64 = 1 << 6;
 const FIRST: u64 = 63;
 const ARENA_SHIFT: u32 = 10;
@@ -129,6 +132,13 @@ fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
         | u64::from(arena) << ARENA_SHIFT
         | (state as u64) << STATE_SHIFT
         | (at % CELL / GRAIN)
+}
+
+/// May the cache for an arena keep the block of this word?
+#[inline(always)]
+fn may_keep_large(word: u64, arena: u32, most: u64) -> bool {
+    let settled = arena != COMMON || word & (OWED | u64::from(ARENAS) << ARENA_SHIFT) == 0;
+    settled && word & STATE == (State::Plain as u64) << STATE_SHIFT && word >> GRAINS_SHIFT <= most / GRAIN
 }
 
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
@@ -230,12 +240,12 @@ impl Directory {
 
     /// The grains of another block, of at most `most` bytes, that is freed and kept.
     #[inline(always)]
-    pub fn keep_large(&self, at: u64, most: u64) -> Option<u64> {
+    pub fn keep_large(&self, at: u64, arena: u32, most: u64) -> Option<u64> {
         let Place::Large(cell, word) = self.place(at)? else {
             return None;
         };
         let grains = word >> GRAINS_SHIFT;
-        if word & STATE != (State::Plain as u64) << STATE_SHIFT || grains > most / GRAIN {
+        if !may_keep_large(word, arena, most) {
             return None;
         }
         let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
@@ -248,9 +258,7 @@ impl Directory {
     pub fn may_keep(&self, at: u64, arena: u32, most: u64) -> bool {
         match self.place(at) {
             None => false,
-            Some(Place::Large(_, word)) => {
-                word & STATE == (State::Plain as u64) << STATE_SHIFT && word >> GRAINS_SHIFT <= most / GRAIN
-            }
+            Some(Place::Large(_, word)) => may_keep_large(word, arena, most),
             Some(Place::Small(byte, word)) => {
                 word & WHOSE == run(0, arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }
@@ -302,11 +310,15 @@ impl Directory {
         }
     }
 
-    /// The heap has made a block outside slabs, of so many bytes.
-    pub fn begin(&self, at: u64, bytes: u64) {
+    /// The heap has made a block outside slabs, of so many bytes. `owed`: of memory whose stream may still be at work on it.
+    pub fn begin(&self, at: u64, bytes: u64, owed: bool) {
         let cell = self.cell(at).expect("a cell of the pool");
         debug_assert_eq!(cell.load(Ordering::Relaxed) & !FIRST, 0, "no block at {at:#x}");
-        cell.store(large(at, bytes / GRAIN, COMMON, State::Plain), Ordering::Release);
+        let owed = if owed { OWED } else { 0 };
+        cell.store(
+            large(at, bytes / GRAIN, COMMON, State::Plain) | owed,
+            Ordering::Release,
+        );
     }
 
     /// The run that begins at an address is a slab's.

@@ -189,7 +189,9 @@ impl Heap {
         self.space.nodes[id].kind = Kind::Live;
         self.set_used(self.stats.used + len);
         let start = self.space.nodes[id].start;
-        self.directory.begin(start, len);
+        let node = &self.space.nodes[id];
+        let owed = !self.is_complete(node.owner, node.seq);
+        self.directory.begin(start, len, owed);
         Some(start)
     }
 

@@ -117,7 +117,7 @@ impl Heap {
         let id = self.cut_free(id, start, start + len);
         self.space.nodes[id].kind = Kind::Live;
         self.set_used(self.stats.used + len);
-        self.directory.begin(start, len);
+        self.directory.begin(start, len, false);
         self.directory.set_special(start);
         self.stats.allocations += 1;
     }
