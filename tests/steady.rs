@@ -204,3 +204,50 @@ fn requests_in_no_order_hardly_move_pages_in_the_end() {
         }
     }
 }
+
+/// Vectors that grow by half until they are long, one picked at random at a time: no two requests are alike in a round, and each
+/// round is like the one before.
+fn growing_vectors(pool: &Pool, random: &mut Random) {
+    let begin = |random: &mut Random| 20_000 + (1 << random.below(7)) * random.below(30_000);
+    let alloc = |bytes: u64| pool.alloc(bytes, 0, STREAM).expect("memory");
+    let mut vectors: Vec<(Addr, u64)> = (0..40)
+        .map(|_| begin(random))
+        .map(|bytes| (alloc(bytes), bytes))
+        .collect();
+    for _ in 0..4000 {
+        let (at, bytes) = vectors[random.below(40) as usize];
+        let vector = vectors.iter_mut().find(|vector| vector.0 == at).expect("it");
+        let grown = bytes * 3 / 2;
+        if grown > 900_000_000 {
+            pool.free(at, STREAM).expect("a live block");
+            vector.1 = begin(random);
+            vector.0 = alloc(vector.1);
+        } else {
+            *vector = (alloc(grown), grown);
+            pool.free(at, STREAM).expect("a live block");
+        }
+    }
+    for (at, _) in vectors {
+        pool.free(at, STREAM).expect("a live block");
+    }
+}
+
+#[test]
+fn a_round_that_came_to_rest_with_more_memory_stays_there() {
+    for seed in 1..4 {
+        let memory = Counting::new(true);
+        let pool = Pool::new(config(), memory.clone()).expect("a pool");
+        let calls = || memory.calls(Call::Create) + memory.calls(Call::Map) + memory.calls(Call::Unmap);
+        let mut counts = Vec::new();
+        for _ in 0..40 {
+            let before = calls();
+            growing_vectors(&pool, &mut Random(seed));
+            counts.push(calls() - before);
+        }
+        let first = counts
+            .iter()
+            .position(|&calls| calls == 0)
+            .expect("a quiet round");
+        assert_eq!(counts[first + 3..].iter().sum::<u64>(), 0, "{seed}: {counts:?}");
+    }
+}

@@ -244,7 +244,10 @@ impl Heap {
             let used = self.used_now();
             self.rest.moved(woken, mapped, pages, used, self.needed);
             let again = !plan.novel && !self.rest.gave_up;
-            self.leeway.moved(self.stats.allocations, again);
+            // what is only woken costs nothing, and says nothing against a layout that comes back as it is
+            if !again || mapped > 0 {
+                self.leeway.moved(self.stats.allocations, again);
+            }
         }
     }
 
