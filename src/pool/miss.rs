@@ -12,7 +12,7 @@ use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
-use crate::alloc::size::{GRAIN, round_up};
+use crate::alloc::size::{CLASS_BYTES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::alloc::transit::Plan;
 use crate::backend::{Backend, BackendError};
 use crate::base::error::{Error, Shortage};
@@ -62,7 +62,10 @@ impl Pool {
             let mut grow = Turn::take(self);
             let made = grow.made;
             self.hear_of_graphs();
-            let served = self.serve(&mut grow, request, &mut said);
+            let served = match self.serve(&mut grow, request, &mut said) {
+                Ok(None) => self.serve_longer(request),
+                served => served,
+            };
             self.after_miss(grow, made);
             match served {
                 Ok(Some(at)) => {
@@ -195,6 +198,18 @@ impl Pool {
             self.give_back_all(grow);
         }
         Ok(got)
+    }
+
+    /// What is left may be too short for a slab's run: then a small request gets a block of a longer class, or one of no slab.
+    fn serve_longer(&self, request: Request) -> Result<Option<u64>, Error> {
+        let Some(class) = class_of(request.bytes, request.align) else {
+            return Ok(None);
+        };
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        let classes = CLASS_BYTES[class + 1..].iter().map(|&bytes| u64::from(bytes));
+        let mut longer = classes.chain([SMALL_MAX + 1]);
+        Ok(longer.find_map(|bytes| heap.alloc(bytes, request.align, stream)))
     }
 
     /// A round that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
