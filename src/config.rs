@@ -3,6 +3,9 @@
 pub use crate::alloc::order::Reuse;
 use std::sync::Arc;
 
+/// The greatest `slack`.
+pub const MOST_SLACK: f64 = 16.0;
+
 /// Where a pool's memory lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {

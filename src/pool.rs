@@ -33,7 +33,7 @@ use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, StreamHandle, Timeline};
-use crate::config::{Config, MemoryKind};
+use crate::config::{Config, MOST_SLACK, MemoryKind};
 use crate::observe::stats::Stats;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -141,7 +141,7 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// Creates a pool. Takes `initial_bytes` at once, or fails.
     pub fn new(config: Config, backend: Arc<dyn Backend>) -> Result<Pool, Error> {
-        if !(config.slack >= 0.0 && config.slack <= 16.0) {
+        if !(0.0..=MOST_SLACK).contains(&config.slack) {
             return Err(Error::InvalidArgument(format!(
                 "slack is {}; it is a share of the memory in use, from 0 to 16 (0.01: one per cent)",
                 config.slack

@@ -1,7 +1,7 @@
 //! Options from `WEIR_*` environment variables.
 
 use crate::base::error::Error;
-use crate::config::{Config, DeviceMemory};
+use crate::config::{Config, DeviceMemory, MOST_SLACK};
 
 /// The default options with every variable applied that `variable` knows; the process's own are read by
 /// [`process_variable`].
@@ -93,8 +93,8 @@ impl Variable {
     fn fraction(&self) -> Result<f64, Error> {
         let number: Option<f64> = self.text.trim().parse().ok();
         number
-            .filter(|number| number.is_finite() && *number >= 0.0)
-            .ok_or_else(|| self.malformed("a fraction of at least 0 such as 0.025"))
+            .filter(|number| (0.0..=MOST_SLACK).contains(number))
+            .ok_or_else(|| self.malformed("a fraction from 0 to 16 such as 0.025"))
     }
 
     /// -1 is the nearest one.
@@ -177,6 +177,7 @@ mod tests {
             ("WEIR_SLACK", "nan"),
             ("WEIR_SLACK", "-0.5"),
             ("WEIR_SLACK", "inf"),
+            ("WEIR_SLACK", "16.5"),
             ("WEIR_REUSE_FOLLOW_EVENT_DEPENDENCIES", "2"),
             ("WEIR_REUSE_ALLOW_OPPORTUNISTIC", "maybe"),
             ("WEIR_REUSE_ALLOW_INTERNAL_DEPENDENCIES", ""),
