@@ -95,7 +95,8 @@ pub(super) fn is_ours(id: StreamId) -> bool {
 
 /// Is this the handle of a live host stream? False in a forked child.
 pub fn is_stream(stream: StreamHandle) -> bool {
-    gate::usable() && live_id(stream).is_some()
+    // a driver's handle is told by its number, before anything else is looked at
+    Slots::<Arc<Stream>>::may_have(TAG, stream.0) && gate::usable() && live_id(stream).is_some()
 }
 
 /// Starts a stream and its worker thread.
