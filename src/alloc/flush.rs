@@ -47,6 +47,10 @@ pub struct Caches {
     flushed: u64,
     /// Nothing is to be kept just now.
     idle: bool,
+    /// Nothing is to be kept before the pool has come to rest.
+    resting: bool,
+    /// Nothing longer than this is to be kept: it may be what brings the pool to rest.
+    room: Option<u64>,
     /// Several threads have one.
     shared: bool,
     /// The most that the heap had as live since `set_used` last looked into the caches, and what it had then.
@@ -209,8 +213,9 @@ impl Heap {
             false => share.max(LEAST),
         };
         let little = self.room_while_little() > 0;
+        let room = self.caches.room.map_or(u64::MAX, |room| room.max(LONG));
         for cache in &self.caches.all {
-            cache.set_limits(most, self.longest_to_keep(cache.arena));
+            cache.set_limits(most, self.longest_to_keep(cache.arena).min(room));
             cache.set_generous(little);
         }
     }
@@ -250,9 +255,37 @@ impl Heap {
         self.cramped = self.apart && self.stats.reserved > self.crowded;
     }
 
-    /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit.
+    /// The pool comes to rest when so many `bytes` less are in use. Who has kept what brings it there would not say so: that is
+    /// for the heap to see. Where several threads have caches no two rounds are alike anyway.
+    pub(super) fn approach_rest(&mut self, bytes: u64) {
+        if self.caches.shared {
+            return;
+        }
+        // each of them may keep a long one
+        let room = bytes / self.caches.all.len().max(1) as u64;
+        if self.caches.room.is_none_or(|last| room < last || room / 4 > last) {
+            self.caches.room = Some(room / 2);
+            self.limit_caches();
+        }
+    }
+
+    /// The pool will come to rest at the next allocation, which is to be the heap's.
+    pub(super) fn still_caches(&mut self) {
+        if !self.caches.shared && !self.caches.resting {
+            self.caches.resting = true;
+            self.set_caching();
+        }
+    }
+
+    /// The pool has been at rest.
+    pub(super) fn wake_caches(&mut self) {
+        (self.caches.resting, self.caches.room) = (false, None);
+        self.tune_caches();
+    }
+
+    /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit, nor just before a rest.
     fn set_caching(&mut self) {
-        let idle = self.is_above_threshold() || self.is_crowded();
+        let idle = self.is_above_threshold() || self.is_crowded() || self.caches.resting;
         if idle != self.caches.idle {
             self.caches.idle = idle;
             for cache in &self.caches.all {
@@ -510,6 +543,14 @@ impl Heap {
         self.stats.allocations.wrapping_add(self.counts().taken)
     }
 
+    /// Frees that the program has made.
+    pub fn frees(&self) -> u64 {
+        self.stats
+            .frees
+            .wrapping_add(self.counts().kept)
+            .wrapping_sub(self.caches.flushed)
+    }
+
     /// The figures as the program sees them.
     pub fn figures(&mut self) -> Stats {
         self.caches.high = self.caches.high.max(self.stats.used);
@@ -523,10 +564,7 @@ impl Heap {
         // a batch that is taken back may take back more than was taken
         stats.allocations = stats.allocations.wrapping_add(counts.taken);
         stats.hits = stats.hits.wrapping_add(counts.taken);
-        stats.frees = stats
-            .frees
-            .wrapping_add(counts.kept)
-            .wrapping_sub(self.caches.flushed);
+        stats.frees = self.frees();
         stats
     }
 

@@ -219,6 +219,7 @@ impl Heap {
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);
+        self.expect_rest();
         if let Block::Small(slab, _) = block
             && complete
         {

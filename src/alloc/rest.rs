@@ -16,6 +16,7 @@
 use super::flush::Whose;
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
+use super::order::COMMON;
 use super::page::{MappingId, PageId};
 use super::space::Found;
 use super::transit::Plan;
@@ -29,8 +30,14 @@ const NEAR: u64 = 64;
 const TURNS: u64 = 2;
 /// So many nodes are looked at in the time that a few page moves take.
 const FEW: u64 = 2048;
-/// Mappings of each page, on average, that are made before the pool expects no more that layouts come back.
+/// Mappings of each page, on average, that are made before rests have to be thorough...
+const RESTLESS: u64 = 2;
+/// ...before the pool may hold more memory so that pages need not move...
+const TRIED: u64 = 4;
+/// ...and in one round, before it expects no more that layouts come back.
 const PATIENCE: u64 = 8;
+/// A round is like the one before if one in so many of its windows, and so many at least, come at the same turn.
+const ALIKE: u64 = 2;
 /// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
 const SAVING: u64 = 8;
 /// ...and no more of them than one for so many pages.
@@ -55,10 +62,18 @@ pub struct Rest {
     created: u64,
     /// It has been at rest.
     rested: bool,
-    /// Pages mapped since the first rest, less those that woke instead.
+    /// Pages mapped elsewhere, ever.
+    moved: u64,
+    /// There were so many that more has to be brought home.
+    thorough: bool,
+    /// Pages mapped since the first rest, or the latest round that was like the one before, less those that woke instead.
     mapped: u64,
     /// There were too many of them.
     gave_up: bool,
+    /// Windows made in this round...
+    windows: u64,
+    /// ...and those of them that the round before had at the same turn.
+    known: u64,
     /// Dormant mappings removed since the first rest.
     cleared: u64,
     /// So many may be.
@@ -69,7 +84,7 @@ pub struct Rest {
     lowest: u64,
     /// ...and how many rests ago.
     since: u32,
-    /// Allocations when a round of the program began.
+    /// Frees before the round of the program began.
     round: u64,
 }
 
@@ -83,8 +98,12 @@ impl Default for Rest {
             moves: 0,
             created: 0,
             rested: false,
+            moved: 0,
+            thorough: false,
             mapped: 0,
             gave_up: false,
+            windows: 0,
+            known: 0,
             cleared: 0,
             spared: 0,
             allocations: 0,
@@ -109,6 +128,11 @@ impl Rest {
         self.created > peak / NEAR
     }
 
+    /// Rests with several streams: is what they have freed to come home, too? That takes layouts apart that might have lasted.
+    pub fn is_thorough(&self) -> bool {
+        self.thorough
+    }
+
     /// An allocation finds so much in use: has the pool come to rest?
     fn is_due(&mut self, used: u64) -> bool {
         if used >= self.watch {
@@ -121,6 +145,8 @@ impl Rest {
 
     /// Pages have moved: some woke, some were mapped.
     fn moved(&mut self, woken: u64, mapped: u64, pages: u64, used: u64, peak: u64) {
+        self.moved += mapped;
+        self.thorough |= self.moved > RESTLESS * pages;
         if self.rested {
             self.mapped = (self.mapped + mapped).saturating_sub(woken);
             self.gave_up = self.mapped > PATIENCE * pages;
@@ -151,12 +177,21 @@ impl Rest {
         grown
     }
 
-    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between.
-    fn begin_round(&mut self, used: u64, allocations: u64) {
+    /// The pool has come to rest. That is the beginning of a round if hardly more is in use than at any rest. Turns are counted
+    /// from the latest free: what was allocated since, if threads kept something for it, belongs to the round already.
+    fn begin_round(&mut self, used: u64, peak: u64, frees: u64) {
         self.since += 1;
-        if used <= self.lowest || self.since > ROUND {
-            (self.lowest, self.since, self.round) = (used, 0, allocations);
+        if self.since > ROUND {
+            self.lowest = u64::MAX;
         }
+        if used > self.lowest.saturating_add(peak / NEAR) {
+            return;
+        }
+        (self.lowest, self.since, self.round) = (self.lowest.min(used), 0, frees);
+        if self.known >= ALIKE && self.known * ALIKE >= self.windows {
+            (self.mapped, self.gave_up) = (0, false);
+        }
+        (self.windows, self.known) = (0, 0);
     }
 
     fn floor(&self) -> u64 {
@@ -178,12 +213,17 @@ impl Rest {
 }
 
 impl Heap {
+    /// The pool has come to rest. False: it has just grown and may be `left` as it is, unless what it grew by was leeway.
+    pub fn begin_rest(&mut self, left: bool) -> bool {
+        self.wake_caches();
+        let grown = self.rest.passes(self.needed);
+        !(grown && left && !self.leeway.is_any())
+    }
+
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
-    /// Does nothing if the pool has just grown and may be `left` as it is. Returns whether it did anything.
-    pub fn come_to_rest(&mut self, stream: u32, left: bool) -> bool {
-        if self.rest.passes(self.needed) && left {
-            return false;
-        }
+    pub fn come_to_rest(&mut self, stream: u32) {
+        // those of streams whose work is complete are everybody's, as what lies beside them is
+        self.share_slabs();
         self.flush_slabs();
         self.absorb_common(stream);
         self.reunite(stream);
@@ -198,9 +238,8 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
-        self.rest.begin_round(self.used_now(), self.allocations());
+        self.rest.begin_round(self.used_now(), self.needed, self.frees());
         self.rest.taken(self.used_now());
-        true
     }
 
     /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
@@ -211,8 +250,7 @@ impl Heap {
         self.sort_bins();
     }
 
-    /// An allocation is about to be made: has the pool come to rest? Where blocks come and go in no order that is only when
-    /// nothing is in use: what is then moved home has to be moved again.
+    /// An allocation is about to be made: has the pool come to rest?
     #[inline(always)]
     pub fn is_rest_due(&mut self) -> bool {
         self.stats.used < self.rest.watch.saturating_add(self.most_kept()) && self.is_rest_due_at_all()
@@ -220,15 +258,37 @@ impl Heap {
 
     #[inline(never)]
     fn is_rest_due_at_all(&mut self) -> bool {
-        let due = self.may_look()
-            && self.rest.is_due(self.used_now())
-            && (!self.leeway.is_any() || self.used_now() == 0);
-        let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
-        let nodes = self.space.nodes.count() as u64;
-        due && (nodes <= FEW || since >= TURNS * nodes)
+        self.may_look() && self.rest.is_due(self.used_now()) && self.may_rest()
     }
 
-    /// Which allocation of the program's round is the next one.
+    /// Not again after a few allocations, which would be dear. Where blocks come and go in no order only when hardly anything is
+    /// in use: what is moved home then has to be moved again.
+    fn may_rest(&self) -> bool {
+        let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
+        let nodes = self.space.nodes.count() as u64;
+        (!self.leeway.is_any() || self.used_now() <= self.needed / NEAR)
+            && (nodes <= FEW || since >= TURNS * nodes)
+    }
+
+    /// Something was freed: will the pool come to rest at the next allocation? If threads served that, from what they kept
+    /// wherever the round had left it, the next round would not be like this one.
+    #[inline(always)]
+    pub(super) fn expect_rest(&mut self) {
+        if self.rest.below > 0 {
+            self.expect_rest_below(self.rest.below);
+        }
+    }
+
+    #[inline(never)]
+    fn expect_rest_below(&mut self, below: u64) {
+        let used = self.used_now();
+        self.approach_rest(used.saturating_sub(below));
+        if used < below && self.may_rest() {
+            self.still_caches();
+        }
+    }
+
+    /// Which allocation of the program's round is the next one, and how many blocks outlast rounds.
     pub fn turn(&self) -> u64 {
         self.allocations().wrapping_sub(self.rest.round)
     }
@@ -243,9 +303,13 @@ impl Heap {
         if woken + mapped > 0 {
             let used = self.used_now();
             self.rest.moved(woken, mapped, pages, used, self.needed);
+            self.rest.windows += 1;
+            self.rest.known += u64::from(plan.known);
             let again = !plan.novel && !self.rest.gave_up;
+            // near the limit there is nothing to be tried, since what it may hold is given
+            let tried = self.rest.moved > TRIED * pages || self.is_crowded();
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
-            if !again || mapped > 0 {
+            if tried && (!again || mapped > 0) {
                 self.leeway.moved(self.stats.allocations, again);
             }
         }
@@ -312,6 +376,11 @@ impl Heap {
     }
 
     fn bring_home(&mut self, homes: &[MappingId], stream: u32) {
+        // what is everybody's stays so: whether a page is split differs from round to round
+        let owner = match homes.iter().all(|&home| self.is_free(home, COMMON)) {
+            true => COMMON,
+            false => stream,
+        };
         let to = *homes
             .iter()
             .max_by_key(|&&home| self.pages.mapping(home).home)
@@ -327,7 +396,7 @@ impl Heap {
                 let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
                 if self.space.nodes[id].kind == Kind::Free {
                     self.vacate(from, lo, hi);
-                    self.occupy(to, lo, hi, stream);
+                    self.occupy(to, lo, hi, owner);
                 }
                 done = hi;
             }

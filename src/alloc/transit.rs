@@ -33,6 +33,8 @@ pub struct Plan {
     pub woken: u64,
     /// No window of this length is remembered.
     pub novel: bool,
+    /// The round before had one of this length at this turn.
+    pub known: bool,
     /// It makes pages that the request's window lacks, in a place of their own: to be planned again.
     pub aside: bool,
     /// Some of it comes from memory that only the asking stream may use yet.
@@ -62,10 +64,11 @@ pub struct Alias {
 impl Heap {
     /// Changes the books for a chosen window.
     pub(super) fn enact(&mut self, window: &Window, fills: &[Fill]) -> Plan {
-        let turn = self.turn();
+        let (turn, len) = (self.turn(), window.end - window.start);
         let mut plan = Plan {
             busy: NIL,
-            novel: self.windows.note(turn, window.end - window.start, window.start),
+            known: self.windows.at(turn, len).is_some(),
+            novel: self.windows.note(turn, len, window.start),
             ..Plan::default()
         };
         let (mut start, mut end) = (window.start, window.end);

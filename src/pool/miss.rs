@@ -148,12 +148,13 @@ impl Pool {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
-        if let Some(at) = self.as_before(request)? {
-            return Ok(Some(at));
-        }
         if self.learn_what_is_safe(request.stream, false)?
             && let Some(at) = self.again(request)?
         {
+            return Ok(Some(at));
+        }
+        // not before: whose memory is whose would not be as it was then, and each later window another one
+        if let Some(at) = self.as_before(request)? {
             return Ok(Some(at));
         }
         if let Some(at) = self.grow_a_little(grow, request)? {
@@ -454,19 +455,25 @@ impl Pool {
             return Ok(());
         };
         let mut heap = self.books()?;
-        let index = index_for_alloc(&mut heap, stream);
-        let peak = heap.needed;
-        let near = self.is_tight(peak);
-        let largest = self.page_sizes(peak, heap.stats.pages_moved).1;
+        let near = self.is_tight(heap.needed);
+        let largest = self.page_sizes(heap.needed, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
-        let rests = heap.come_to_rest(index, !near);
-        let hands_over = rests && heap.has_several_streams() && heap.reuse.opportunistic;
+        let rests = heap.begin_rest(!near);
+        let hands_over = heap.has_several_streams() && heap.reuse.opportunistic;
+        let thorough = hands_over && heap.rest.is_thorough();
         drop(heap);
-        if hands_over {
-            // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
-            self.cover(None);
-            self.poll(None, true, true);
-            self.books()?.sort_bins();
+        if rests {
+            if thorough {
+                self.hand_over();
+            }
+            let mut heap = self.books()?;
+            let index = index_for_alloc(&mut heap, stream);
+            heap.come_to_rest(index);
+            drop(heap);
+            if hands_over && !thorough {
+                self.hand_over();
+                self.books()?.sort_bins();
+            }
         }
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
@@ -474,6 +481,12 @@ impl Pool {
             let _ = self.give_back(0, largest + 1);
         }
         Ok(())
+    }
+
+    /// Extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's.
+    fn hand_over(&self) {
+        self.cover(None);
+        self.poll(None, true, true);
     }
 
     /// Removes dormant mappings whose use is over.
