@@ -31,6 +31,7 @@ use crate::backend::import::Importer;
 use crate::backend::metered::Metered;
 use crate::backend::{Access, Backend, BackendError, Event, fence};
 use crate::base::error::Error;
+use crate::base::fair::Fair;
 use crate::base::lock::{Rank, Ranked, RankedGuard};
 use crate::base::units::{Addr, StreamHandle, Timeline};
 use crate::config::{Config, MOST_SLACK, MemoryKind};
@@ -108,7 +109,7 @@ struct Named {
 pub struct Pool {
     config: Config,
     backend: Metered,
-    grow: Ranked<Growth>,
+    grow: Fair<Growth>,
     /// None: nothing is made ahead of use.
     worker: Option<ahead::Worker>,
     /// Open once the pool has been exported, and shut for good when it ends or is left to the end of the process.
@@ -181,7 +182,7 @@ impl Pool {
         heap.placed = backend.pages_have_addresses();
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {
-            grow: Ranked::new(Rank::Grow, Growth::default()),
+            grow: Fair::new(Rank::Grow, Growth::default()),
             pressure: pressure::Pressure::new(),
             entrance: Ranked::new(Rank::Door, export::Entrance::Closed),
             importer: None,

@@ -10,7 +10,7 @@
 //! | 5 | `Door` | whether a pool exports, and what its porter has seen; a few instructions, or its start |
 //! | 6 | `Chunks` | the list of a pool's chunks for short copies; a look at it |
 //!
-//! They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
+//! `Grow` takes long, so it is one that threads queue up for ([`fair`](super::fair)). They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
 //! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
 //! a strict leak checker would report it for every program that shares a pool between threads.
 
@@ -96,8 +96,8 @@ impl<T> Ranked<T> {
         })
     }
 
-    /// Takes the lock. A panic of an earlier holder does not poison it: the C boundary has reported it.
-    pub fn lock(&self) -> RankedGuard<'_, T> {
+    /// May this thread wait for the lock, with those that it holds?
+    pub(super) fn check_rank(&self) {
         if cfg!(debug_assertions) {
             let held = HELD.with(Cell::get);
             assert!(
@@ -106,6 +106,11 @@ impl<T> Ranked<T> {
                 self.rank
             );
         }
+    }
+
+    /// Takes the lock. A panic of an earlier holder does not poison it: the C boundary has reported it.
+    pub fn lock(&self) -> RankedGuard<'_, T> {
+        self.check_rank();
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         RankedGuard {
             held: Held::new(self.rank),

@@ -2,5 +2,6 @@
 
 pub mod bits;
 pub mod error;
+pub mod fair;
 pub mod lock;
 pub mod units;

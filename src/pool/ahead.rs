@@ -20,9 +20,10 @@ use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::round_down;
 use crate::backend::{Backend, BackendError, process};
-use crate::base::lock::{Rank, Ranked, RankedGuard};
+use crate::base::fair::FairGuard;
+use crate::base::lock::{Rank, Ranked};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 
@@ -58,8 +59,6 @@ pub(super) struct Worker {
     bell: Arc<Bell>,
     /// Set by who may let the pool start a thread.
     pool: OnceLock<Weak<Pool>>,
-    /// Requests that wait for `Grow`.
-    waiting: AtomicU32,
     /// The worker has left before it was done.
     left: AtomicBool,
 }
@@ -71,7 +70,6 @@ impl Worker {
         Worker {
             bell: Arc::new(Bell { desk, rung }),
             pool: OnceLock::new(),
-            waiting: AtomicU32::new(0),
             left: AtomicBool::new(false),
         }
     }
@@ -155,17 +153,6 @@ impl Pool {
         }
     }
 
-    /// The lock of a miss. The worker makes way.
-    pub(super) fn lock_to_grow(&self) -> RankedGuard<'_, Growth> {
-        let Some(worker) = &self.worker else {
-            return self.grow.lock();
-        };
-        worker.waiting.fetch_add(1, Ordering::Relaxed);
-        let grow = self.grow.lock();
-        worker.waiting.fetch_sub(1, Ordering::Relaxed);
-        grow
-    }
-
     /// A miss is over. The pool grows if it made pages.
     pub(super) fn after_miss(&self, grow: Turn, made: u64) {
         let grown = grow.made > made;
@@ -180,8 +167,7 @@ impl Pool {
     fn grow_ahead(&self, closing: impl Fn() -> bool) {
         while !closing() && self.backend.usable() {
             let Some(worker) = &self.worker else { return };
-            let busy = || worker.waiting.load(Ordering::Relaxed) > 0;
-            let take = || (!busy()).then(|| self.grow.try_lock()).flatten();
+            let take = || self.grow.try_lock();
             let Some(mut grow) = take().or_else(|| self.leave(worker, take)) else {
                 return;
             };
@@ -201,8 +187,8 @@ impl Pool {
     fn leave<'a>(
         &'a self,
         worker: &Worker,
-        take: impl Fn() -> Option<RankedGuard<'a, Growth>>,
-    ) -> Option<RankedGuard<'a, Growth>> {
+        take: impl Fn() -> Option<FairGuard<'a, Growth>>,
+    ) -> Option<FairGuard<'a, Growth>> {
         if let Ok(mut heap) = self.books() {
             let taken = heap.taken() + self.page_ahead(&heap);
             heap.ahead.look_at(taken);

@@ -6,19 +6,19 @@
 
 use super::{Growth, Pool};
 use crate::backend::{Backend, BackendError};
-use crate::base::lock::RankedGuard;
+use crate::base::fair::FairGuard;
 use std::ops::{Deref, DerefMut};
 
 /// Holds `grow`, but while it waits.
 pub(super) struct Turn<'a> {
     pool: &'a Pool,
-    grow: Option<RankedGuard<'a, Growth>>,
+    grow: Option<FairGuard<'a, Growth>>,
 }
 
 impl<'a> Turn<'a> {
-    /// Waits until it is this thread's. The pool's worker makes way.
+    /// Waits until it is this thread's.
     pub(super) fn take(pool: &'a Pool) -> Turn<'a> {
-        let grow = Some(pool.lock_to_grow());
+        let grow = Some(pool.grow.lock());
         Turn { pool, grow }
     }
 
@@ -28,7 +28,7 @@ impl<'a> Turn<'a> {
         let asked = self.pool.pressure.asked();
         self.grow = None;
         let waited = self.pool.backend.synchronize_all();
-        self.grow = Some(self.pool.lock_to_grow());
+        self.grow = Some(self.pool.grow.lock());
         self.pool.pressure.resume(asked);
         match waited {
             Ok(()) => self.pool.confirm(&mark.clock, None),
