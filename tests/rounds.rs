@@ -171,21 +171,36 @@ fn rings(rig: &mut Rig, random: &mut Random) {
     rings.into_iter().flatten().for_each(|block| rig.free(block));
 }
 
+/// The same, with small blocks that come first and go last: more than threads keep, and more than is in use when the pool comes to
+/// rest.
+fn tails(rig: &mut Rig, random: &mut Random) {
+    let count = rig.streams.len();
+    let mut small = Vec::new();
+    for number in 0..300 {
+        let bytes = 50_000 + random.below(100_000);
+        small.push(rig.alloc(bytes, number % count, number % count));
+    }
+    rings(rig, random);
+    small.into_iter().for_each(|block| rig.free(block));
+}
+
 #[test]
 fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
     type Program = fn(&mut Rig, &mut Random);
-    let programs: [(&str, Program); 4] = [
-        ("powers", powers),
-        ("vectors", vectors),
-        ("pipeline", pipeline),
-        ("rings", rings),
+    let programs: [(&str, Program, f64); 5] = [
+        ("powers", powers, 1.08),
+        ("vectors", vectors, 1.08),
+        ("pipeline", pipeline, 1.17),
+        ("rings", rings, 1.17),
+        ("tails", tails, 1.17),
     ];
-    for (name, program) in programs {
+    for (name, program, most) in programs {
         for (count, declared, seed) in [
-            (1, true, 1),
-            (2, true, 2),
-            (2, false, 3),
-            (4, true, 4),
+            (1, true, 12),
+            (1, true, 14),
+            (2, true, 5),
+            (2, false, 2),
+            (4, true, 8),
             (4, false, 5),
             (5, true, 6),
         ] {
@@ -194,7 +209,7 @@ fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
             let what = || format!("{name}, {count} streams, declared: {declared}, held {held}: {counts:?}");
             assert!(counts[0] > 0, "{}", what());
             assert_eq!(counts[10..], [0; 4], "{}", what());
-            assert!(held < 1.2, "{}", what());
+            assert!(held < most, "{}", what());
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Caches {
     idle: bool,
     /// Nothing is to be kept before the pool has come to rest.
     resting: bool,
-    /// Nothing longer than this is to be kept: it may be what brings the pool to rest.
+    /// No cache is to keep more than this: it may be what brings the pool to rest.
     room: Option<u64>,
     /// Several threads have one.
     shared: bool,
@@ -213,9 +213,15 @@ impl Heap {
             false => share.max(LEAST),
         };
         let little = self.room_while_little() > 0;
-        let room = self.caches.room.map_or(u64::MAX, |room| room.max(LONG));
+        let room = self.caches.room.unwrap_or(u64::MAX);
+        // where hardly anything is in use at a rest it is short blocks that lead there
+        let most = match self.leeway.is_any() {
+            true => most.min(room),
+            false => most,
+        };
         for cache in &self.caches.all {
-            cache.set_limits(most, self.longest_to_keep(cache.arena).min(room));
+            let longest = self.longest_to_keep(cache.arena).min(room.max(LONG));
+            cache.set_limits(most, longest);
             cache.set_generous(little);
         }
     }
@@ -261,7 +267,6 @@ impl Heap {
         if self.caches.shared {
             return;
         }
-        // each of them may keep a long one
         let room = bytes / self.caches.all.len().max(1) as u64;
         if self.caches.room.is_none_or(|last| room < last || room / 4 > last) {
             self.caches.room = Some(room / 2);
@@ -543,14 +548,6 @@ impl Heap {
         self.stats.allocations.wrapping_add(self.counts().taken)
     }
 
-    /// Frees that the program has made.
-    pub fn frees(&self) -> u64 {
-        self.stats
-            .frees
-            .wrapping_add(self.counts().kept)
-            .wrapping_sub(self.caches.flushed)
-    }
-
     /// The figures as the program sees them.
     pub fn figures(&mut self) -> Stats {
         self.caches.high = self.caches.high.max(self.stats.used);
@@ -564,7 +561,10 @@ impl Heap {
         // a batch that is taken back may take back more than was taken
         stats.allocations = stats.allocations.wrapping_add(counts.taken);
         stats.hits = stats.hits.wrapping_add(counts.taken);
-        stats.frees = self.frees();
+        stats.frees = stats
+            .frees
+            .wrapping_add(counts.kept)
+            .wrapping_sub(self.caches.flushed);
         stats
     }
 

@@ -30,9 +30,7 @@ const NEAR: u64 = 64;
 const TURNS: u64 = 2;
 /// So many nodes are looked at in the time that a few page moves take.
 const FEW: u64 = 2048;
-/// Mappings of each page, on average, that are made before rests have to be thorough...
-const RESTLESS: u64 = 2;
-/// ...before the pool may hold more memory so that pages need not move...
+/// Mappings of each page, on average, that are made before the pool may hold more memory so that pages need not move...
 const TRIED: u64 = 4;
 /// ...and in one round, before it expects no more that layouts come back.
 const PATIENCE: u64 = 8;
@@ -64,8 +62,6 @@ pub struct Rest {
     rested: bool,
     /// Pages mapped elsewhere, ever.
     moved: u64,
-    /// There were so many that more has to be brought home.
-    thorough: bool,
     /// Pages mapped since the first rest, or the latest round that was like the one before, less those that woke instead.
     mapped: u64,
     /// There were too many of them.
@@ -84,7 +80,7 @@ pub struct Rest {
     lowest: u64,
     /// ...and how many rests ago.
     since: u32,
-    /// Frees before the round of the program began.
+    /// Allocations when a round of the program began.
     round: u64,
 }
 
@@ -99,7 +95,6 @@ impl Default for Rest {
             created: 0,
             rested: false,
             moved: 0,
-            thorough: false,
             mapped: 0,
             gave_up: false,
             windows: 0,
@@ -128,11 +123,6 @@ impl Rest {
         self.created > peak / NEAR
     }
 
-    /// Rests with several streams: is what they have freed to come home, too? That takes layouts apart that might have lasted.
-    pub fn is_thorough(&self) -> bool {
-        self.thorough
-    }
-
     /// An allocation finds so much in use: has the pool come to rest?
     fn is_due(&mut self, used: u64) -> bool {
         if used >= self.watch {
@@ -146,7 +136,6 @@ impl Rest {
     /// Pages have moved: some woke, some were mapped.
     fn moved(&mut self, woken: u64, mapped: u64, pages: u64, used: u64, peak: u64) {
         self.moved += mapped;
-        self.thorough |= self.moved > RESTLESS * pages;
         if self.rested {
             self.mapped = (self.mapped + mapped).saturating_sub(woken);
             self.gave_up = self.mapped > PATIENCE * pages;
@@ -177,17 +166,13 @@ impl Rest {
         grown
     }
 
-    /// The pool has come to rest. That is the beginning of a round if hardly more is in use than at any rest. Turns are counted
-    /// from the latest free: what was allocated since, if threads kept something for it, belongs to the round already.
-    fn begin_round(&mut self, used: u64, peak: u64, frees: u64) {
+    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between.
+    fn begin_round(&mut self, used: u64, allocations: u64) {
         self.since += 1;
-        if self.since > ROUND {
-            self.lowest = u64::MAX;
-        }
-        if used > self.lowest.saturating_add(peak / NEAR) {
+        if used > self.lowest && self.since <= ROUND {
             return;
         }
-        (self.lowest, self.since, self.round) = (self.lowest.min(used), 0, frees);
+        (self.lowest, self.since, self.round) = (used, 0, allocations);
         if self.known >= ALIKE && self.known * ALIKE >= self.windows {
             (self.mapped, self.gave_up) = (0, false);
         }
@@ -238,7 +223,7 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
-        self.rest.begin_round(self.used_now(), self.needed, self.frees());
+        self.rest.begin_round(self.used_now(), self.allocations());
         self.rest.taken(self.used_now());
     }
 
@@ -261,13 +246,20 @@ impl Heap {
         self.may_look() && self.rest.is_due(self.used_now()) && self.may_rest()
     }
 
-    /// Not again after a few allocations, which would be dear. Where blocks come and go in no order only when hardly anything is
-    /// in use: what is moved home then has to be moved again.
+    /// Not again after a few allocations, which would be dear.
     fn may_rest(&self) -> bool {
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;
-        (!self.leeway.is_any() || self.used_now() <= self.needed / NEAR)
-            && (nodes <= FEW || since >= TURNS * nodes)
+        self.used_now() < self.most_at_rest() && (nodes <= FEW || since >= TURNS * nodes)
+    }
+
+    /// Less than this is in use at a rest. Where blocks come and go in no order that is hardly anything: what is moved home has to be
+    /// moved again.
+    fn most_at_rest(&self) -> u64 {
+        match self.leeway.is_any() {
+            true => self.rest.below.min(self.needed / NEAR),
+            false => self.rest.below,
+        }
     }
 
     /// Something was freed: will the pool come to rest at the next allocation? If threads served that, from what they kept
@@ -275,20 +267,19 @@ impl Heap {
     #[inline(always)]
     pub(super) fn expect_rest(&mut self) {
         if self.rest.below > 0 {
-            self.expect_rest_below(self.rest.below);
+            self.expect_rest_now();
         }
     }
 
     #[inline(never)]
-    fn expect_rest_below(&mut self, below: u64) {
-        let used = self.used_now();
-        self.approach_rest(used.saturating_sub(below));
-        if used < below && self.may_rest() {
+    fn expect_rest_now(&mut self) {
+        self.approach_rest(self.used_now().saturating_sub(self.most_at_rest()));
+        if self.may_rest() {
             self.still_caches();
         }
     }
 
-    /// Which allocation of the program's round is the next one, and how many blocks outlast rounds.
+    /// Which allocation of the program's round is the next one.
     pub fn turn(&self) -> u64 {
         self.allocations().wrapping_sub(self.rest.round)
     }

@@ -459,21 +459,17 @@ impl Pool {
         let largest = self.page_sizes(heap.needed, heap.stats.pages_moved).1;
         heap.flush(Whose::All, |_| false);
         let rests = heap.begin_rest(!near);
-        let hands_over = heap.has_several_streams() && heap.reuse.opportunistic;
-        let thorough = hands_over && heap.rest.is_thorough();
-        drop(heap);
+        let hands_over = rests && heap.has_several_streams() && heap.reuse.opportunistic;
         if rests {
-            if thorough {
-                self.hand_over();
-            }
-            let mut heap = self.books()?;
             let index = index_for_alloc(&mut heap, stream);
             heap.come_to_rest(index);
-            drop(heap);
-            if hands_over && !thorough {
-                self.hand_over();
-                self.books()?.sort_bins();
-            }
+        }
+        drop(heap);
+        if hands_over {
+            // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
+            self.cover(None);
+            self.poll(None, true, true);
+            self.books()?.sort_bins();
         }
         if near {
             // pages that were made before the pool came near its limit lose too much at the ends of blocks
@@ -481,12 +477,6 @@ impl Pool {
             let _ = self.give_back(0, largest + 1);
         }
         Ok(())
-    }
-
-    /// Extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's.
-    fn hand_over(&self) {
-        self.cover(None);
-        self.poll(None, true, true);
     }
 
     /// Removes dormant mappings whose use is over.
