@@ -10,7 +10,7 @@
 //!
 //! Invariants: `below` is 0 unless pages have moved since the last rest with nothing in use; `watch` is the larger one
 //! of `low` and `below`.
-//! Callers: `Pool::alloc` asks whether it is time; `pool::miss`, holding `Grow` throughout and `Heap` while in here,
+//! Callers: `Pool::alloc` asks whether it is time, a free whether it will be; `pool::miss`, with `Grow` throughout and `Heap` in here,
 //! does the rest.
 
 use super::flush::Whose;
