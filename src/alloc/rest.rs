@@ -31,7 +31,7 @@ const TURNS: u64 = 2;
 /// So many nodes are looked at in the time that a few page moves take.
 const FEW: u64 = 2048;
 /// Mappings of each page, on average, that are made before the pool may hold more memory so that pages need not move...
-const TRIED: u64 = 4;
+const TRIED: u64 = 16;
 /// ...and in one round, before it expects no more that layouts come back.
 const PATIENCE: u64 = 8;
 /// A round is like the one before if one in so many of its windows, and so many at least, come at the same turn.
@@ -173,10 +173,15 @@ impl Rest {
             return;
         }
         (self.lowest, self.since, self.round) = (used, 0, allocations);
-        if self.known >= ALIKE && self.known * ALIKE >= self.windows {
+        if self.is_alike() {
             (self.mapped, self.gave_up) = (0, false);
         }
         (self.windows, self.known) = (0, 0);
+    }
+
+    /// Do most windows of this round come at the turn of one in the round before?
+    fn is_alike(&self) -> bool {
+        self.known >= ALIKE && self.known * ALIKE >= self.windows
     }
 
     fn floor(&self) -> u64 {
@@ -299,8 +304,9 @@ impl Heap {
             let again = !plan.novel && !self.rest.gave_up;
             // near the limit there is nothing to be tried, since what it may hold is given
             let tried = self.rest.moved > TRIED * pages || self.is_crowded();
+            // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
-            if tried && (!again || mapped > 0) {
+            if tried && !self.rest.is_alike() && (!again || mapped > 0) {
                 self.leeway.moved(self.stats.allocations, again);
             }
         }
