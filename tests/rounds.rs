@@ -5,8 +5,10 @@ mod common;
 use common::random::Random;
 use common::{K, M, config};
 use std::collections::VecDeque;
+use weir::alloc::order::Reuse;
 use weir::backend::host::{HostBackend, streams};
 use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
 use weir::pool::{Pool, ThreadCache};
 
 /// A block, its bytes, and the stream that will free it.
@@ -24,6 +26,10 @@ impl Rig {
     fn new(count: usize, declared: bool) -> Rig {
         let mut config = config();
         config.declared_streams = declared;
+        Rig::with(config, count)
+    }
+
+    fn with(config: Config, count: usize) -> Rig {
         let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
         let stream = |_| {
             let stream = streams::create().expect("a stream");
@@ -61,7 +67,8 @@ impl Rig {
         self.live -= bytes;
     }
 
-    /// Page calls of each round of a program that waits for its streams after each, and the peak of what was held for what was live.
+    /// Page calls of each round of a program that waits for its streams after each, and what is held at last for the peak of what
+    /// was live.
     fn rounds(
         &mut self,
         count: usize,
@@ -85,7 +92,7 @@ impl Rig {
             self.pool.validate();
             counts.push(calls(self) - before);
         }
-        let held = self.pool.stats().expect("stats").reserved_peak;
+        let held = self.pool.stats().expect("stats").reserved;
         (counts, held as f64 / self.peak as f64)
     }
 }
@@ -188,11 +195,12 @@ fn tails(rig: &mut Rig, random: &mut Random) {
 fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
     type Program = fn(&mut Rig, &mut Random);
     let programs: [(&str, Program, f64); 5] = [
-        ("powers", powers, 1.08),
-        ("vectors", vectors, 1.08),
-        ("pipeline", pipeline, 1.17),
-        ("rings", rings, 1.17),
-        ("tails", tails, 1.17),
+        ("powers", powers, 1.03),
+        ("vectors", vectors, 1.03),
+        // of fewer than 600 MiB what is lost at the ends of the driver's smallest pages is more
+        ("pipeline", pipeline, 1.05),
+        ("rings", rings, 1.03),
+        ("tails", tails, 1.03),
     ];
     for (name, program, most) in programs {
         for (count, declared, seed) in [
@@ -205,12 +213,37 @@ fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
             (5, true, 6),
         ] {
             let mut rig = Rig::new(count, declared);
-            let (counts, held) = rig.rounds(14, program, seed);
+            let (counts, held) = rig.rounds(18, program, seed);
             let what = || format!("{name}, {count} streams, declared: {declared}, held {held}: {counts:?}");
             assert!(counts[0] > 0, "{}", what());
-            assert_eq!(counts[10..], [0; 4], "{}", what());
+            assert_eq!(counts[14..], [0; 4], "{}", what());
             assert!(held < most, "{}", what());
         }
+    }
+}
+
+/// What one stream frees another one gets by an event, or not at all: so where the peaks of streams add up to more than the peak of
+/// all, rounds without any call hold more than that. A program may choose them.
+#[test]
+fn streams_that_share_nothing_come_to_rounds_without_any_call() {
+    for program in [rings, vectors, powers] {
+        let mut config = config();
+        config.declared_streams = true;
+        config.reuse = Reuse {
+            opportunistic: false,
+            internal_dependencies: false,
+            ..config.reuse
+        };
+        let mut rig = Rig::with(config, 3);
+        let (counts, _) = rig.rounds(24, program, 4);
+        let before = rig.pool.stats().expect("stats");
+        rig.rounds(2, program, 4);
+        let after = rig.pool.stats().expect("stats");
+        assert!(
+            counts[0] > 0 && after.allocations > before.allocations,
+            "{counts:?}"
+        );
+        assert_eq!(after.driver_calls, before.driver_calls, "{counts:?}");
     }
 }
 

@@ -8,6 +8,10 @@
 //! requests are served from the same places, and each window that they need is mapped already and wakes without a
 //! call.
 //!
+//! Rounds that need no more than the ones before while the pool holds more than it may lose too much at the ends of
+//! pages, or hold what only their first layouts needed. Then the pool *sheds*: what is free beyond what it may hold
+//! goes back, with all pages that are too large, and what the next round needs it makes in small ones.
+//!
 //! Invariants: `below` is 0 unless pages have moved since the last rest with nothing in use; `watch` is the larger one
 //! of `low` and `below`.
 //! Callers: `Pool::alloc` asks whether it is time, a free whether it will be; `pool::miss`, with `Grow` throughout and `Heap` in here,
@@ -40,6 +44,11 @@ const ALIKE: u64 = 2;
 const SAVING: u64 = 8;
 /// ...and no more of them than one for so many pages.
 const SPARED: u64 = 32;
+
+/// So often rounds begin with less memory because they hold too much...
+const SHEDS: u32 = 8;
+/// ...or as often again once they need so many quarters of what they did.
+const GROWN: u64 = 5;
 
 /// A round has no more rests than this.
 const ROUND: u32 = 64;
@@ -82,6 +91,12 @@ pub struct Rest {
     since: u32,
     /// Allocations when a round of the program began.
     round: u64,
+    /// What the pool needed then, or when it was left as it had grown.
+    needed: u64,
+    /// What it needed when it first shed memory...
+    fine_for: u64,
+    /// ...and how often it has.
+    sheds: u32,
 }
 
 impl Default for Rest {
@@ -105,6 +120,9 @@ impl Default for Rest {
             lowest: u64::MAX,
             since: 0,
             round: 0,
+            needed: 0,
+            fine_for: 0,
+            sheds: 0,
         }
     }
 }
@@ -166,17 +184,32 @@ impl Rest {
         grown
     }
 
-    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between.
-    fn begin_round(&mut self, used: u64, allocations: u64) {
+    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between. Is memory to
+    /// be shed, since it `exceeds` what rounds that need so much may hold?
+    fn begin_round(&mut self, used: u64, allocations: u64, needed: u64, exceeds: bool) -> bool {
         self.since += 1;
         if used > self.lowest && self.since <= ROUND {
-            return;
+            return false;
         }
         (self.lowest, self.since, self.round) = (used, 0, allocations);
         if self.is_alike() {
             (self.mapped, self.gave_up) = (0, false);
         }
         (self.windows, self.known) = (0, 0);
+        let grows = std::mem::replace(&mut self.needed, needed) != needed;
+        if grows || !exceeds {
+            return false;
+        }
+        if !self.is_fine(needed) {
+            (self.fine_for, self.sheds) = (needed, 0);
+        }
+        self.sheds += 1;
+        self.sheds <= SHEDS
+    }
+
+    /// Are the pages small that a pool makes which needs so much? Larger ones had it hold too much.
+    pub fn is_fine(&self, needed: u64) -> bool {
+        needed <= self.fine_for / 4 * GROWN
     }
 
     /// Do most windows of this round come at the turn of one in the round before?
@@ -206,12 +239,16 @@ impl Heap {
     /// The pool has come to rest. False: it has just grown and may be `left` as it is, unless what it grew by was leeway.
     pub fn begin_rest(&mut self, left: bool) -> bool {
         self.wake_caches();
-        let grown = self.rest.passes(self.needed);
-        !(grown && left && !self.leeway.is_any())
+        let stays = self.rest.passes(self.needed) && left && !self.leeway.is_any();
+        if stays {
+            self.rest.needed = self.needed;
+        }
+        !stays
     }
 
-    /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents.
-    pub fn come_to_rest(&mut self, stream: u32) {
+    /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents. Is memory to be
+    /// shed, where more than `ample` is too much?
+    pub fn come_to_rest(&mut self, stream: u32, ample: u64) -> bool {
         // those of streams whose work is complete are everybody's, as what lies beside them is
         self.share_slabs();
         self.flush_slabs();
@@ -228,8 +265,14 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
-        self.rest.begin_round(self.used_now(), self.allocations());
-        self.rest.taken(self.used_now());
+        // what leeway gave is given
+        let exceeds = self.stats.reserved > ample && !self.leeway.is_any();
+        let used = self.used_now();
+        let sheds = self
+            .rest
+            .begin_round(used, self.allocations(), self.needed, exceeds);
+        self.rest.taken(used);
+        sheds
     }
 
     /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
@@ -248,14 +291,18 @@ impl Heap {
 
     #[inline(never)]
     fn is_rest_due_at_all(&mut self) -> bool {
-        self.may_look() && self.rest.is_due(self.used_now()) && self.may_rest()
+        if !self.may_look() {
+            return false;
+        }
+        let used = self.used_now();
+        self.rest.is_due(used) && self.may_rest(used)
     }
 
     /// Not again after a few allocations, which would be dear.
-    fn may_rest(&self) -> bool {
+    fn may_rest(&self, used: u64) -> bool {
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;
-        self.used_now() < self.most_at_rest() && (nodes <= FEW || since >= TURNS * nodes)
+        used < self.most_at_rest() && (nodes <= FEW || since >= TURNS * nodes)
     }
 
     /// Less than this is in use at a rest. Where blocks come and go in no order that is hardly anything: what is moved home has to be
@@ -278,8 +325,9 @@ impl Heap {
 
     #[inline(never)]
     fn expect_rest_now(&mut self) {
-        self.approach_rest(self.used_now().saturating_sub(self.most_at_rest()));
-        if self.may_rest() {
+        let used = self.used_now();
+        self.approach_rest(used.saturating_sub(self.most_at_rest()));
+        if self.may_rest(used) {
             self.still_caches();
         }
     }

@@ -228,7 +228,7 @@ impl Pool {
         let peak = heap.needed;
         let usual = match self.apart {
             true => self.usual_page_apart(peak),
-            false => self.page_sizes(peak, heap.stats.pages_moved).1,
+            false => self.page_sizes(peak, heap).1,
         };
         round_down(usual.min(most), self.backend.granularity())
     }

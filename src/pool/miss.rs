@@ -456,25 +456,30 @@ impl Pool {
         };
         let mut heap = self.books()?;
         let near = self.is_tight(heap.needed);
-        let largest = self.page_sizes(heap.needed, heap.stats.pages_moved).1;
+        let ample = self.ample(heap.needed);
         heap.flush(Whose::All, |_| false);
         let rests = heap.begin_rest(!near);
         let hands_over = rests && heap.has_several_streams() && heap.reuse.opportunistic;
+        let mut sheds = false;
         if rests {
             let index = index_for_alloc(&mut heap, stream);
-            heap.come_to_rest(index);
+            sheds = heap.come_to_rest(index, ample);
         }
+        let largest = self.page_sizes(heap.needed, &heap).1;
         drop(heap);
-        if hands_over {
+        if hands_over || sheds {
             // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
             self.cover(None);
             self.poll(None, true, true);
             self.books()?.sort_bins();
         }
-        if near {
-            // pages that were made before the pool came near its limit lose too much at the ends of blocks
+        if near || sheds {
+            // pages that were made before memory mattered lose too much at the ends of blocks
             self.poll(None, true, false);
             let _ = self.give_back(0, largest + 1);
+        }
+        if sheds {
+            let _ = self.give_back(ample, 0);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! creates and moves them.
 
 use super::Pool;
+use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::backend::Backend;
 use crate::base::error::Error;
@@ -22,6 +23,8 @@ const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
+/// Rounds may hold this share of what they need beyond the slack, so that one page more is no reason to change anything.
+const BEYOND_SLACK: f64 = 1.0 / 256.0;
 const LEEWAY_PINNED: f64 = 0.03;
 
 /// Bytes that may be created, and in what pages.
@@ -123,12 +126,11 @@ impl Pool {
         self.may_come_near(peak) || self.pressure.is_short() && pages <= self.backend.mapping_limit() / 4
     }
 
-    /// The smallest and the largest page that a pool creates that needs so much and has moved so many pages, if it has
-    /// the choice.
-    pub(super) fn page_sizes(&self, peak: u64, moved: u64) -> (u64, u64) {
+    /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
+    pub(super) fn page_sizes(&self, peak: u64, heap: &Heap) -> (u64, u64) {
         let slot = self.backend.granularity();
-        let quiet = moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
-        let (share, least, most) = match self.is_tight(peak) {
+        let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
+        let (share, least, most) = match self.is_tight(peak) || heap.rest.is_fine(peak) {
             true => (PAGE_SHARE_NEAR, slot, slot),
             false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
             false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
@@ -136,6 +138,22 @@ impl Pool {
         let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
         let largest = 1 << (63 - largest.leading_zeros());
         (largest.min(most), largest)
+    }
+
+    /// What rounds that need so much may hold without a doubt that they could do with less. To page-lock memory anew costs too
+    /// much to find out.
+    pub(super) fn ample(&self, needed: u64) -> u64 {
+        let held = (needed as f64 * (1.0 + self.config.slack + BEYOND_SLACK)) as u64;
+        match self.config.memory {
+            MemoryKind::Pinned => u64::MAX,
+            MemoryKind::Device | MemoryKind::Host => {
+                let asked = self
+                    .config
+                    .initial_bytes
+                    .saturating_add(self.backend.granularity());
+                held.max(asked).saturating_add(self.config.growth_ahead)
+            }
+        }
     }
 
     /// The most that requests without order may have beyond the slack, as a share. To page-lock memory takes six times as
@@ -152,7 +170,7 @@ impl Pool {
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
         let peak = heap.needed.max(heap.used_now() + len);
-        let (least, largest) = self.page_sizes(peak, stats.pages_moved);
+        let (least, largest) = self.page_sizes(peak, &heap);
         let slack = match self.is_tight(peak) {
             true => self.config.slack.min(SLACK_NEAR),
             false => self.config.slack,
