@@ -459,7 +459,14 @@ impl Pool {
         let ample = self.ample(heap.needed);
         heap.flush(Whose::All, |_| false);
         let rests = heap.begin_rest(!near);
-        let hands_over = rests && heap.has_several_streams() && heap.reuse.opportunistic;
+        if rests && heap.has_several_streams() && heap.reuse.opportunistic {
+            // what is complete becomes everybody's first: extents of two owners are not joined, pages that are partly another
+            // stream's do not come home, and who freed what is chance
+            drop(heap);
+            self.cover(None);
+            self.poll(None, true, true);
+            heap = self.books()?;
+        }
         let mut sheds = false;
         if rests {
             let index = index_for_alloc(&mut heap, stream);
@@ -467,15 +474,12 @@ impl Pool {
         }
         let largest = self.page_sizes(heap.needed, &heap).1;
         drop(heap);
-        if hands_over || sheds {
-            // extents of two owners are not joined, and who freed what is chance: what is complete becomes everybody's
+        if sheds {
             self.cover(None);
-            self.poll(None, true, true);
-            self.books()?.sort_bins();
         }
         if near || sheds {
             // pages that were made before memory mattered lose too much at the ends of blocks
-            self.poll(None, true, false);
+            self.poll(None, true, sheds);
             let _ = self.give_back(0, largest + 1);
         }
         if sheds {

@@ -9,6 +9,7 @@ pub mod op;
 pub mod program;
 pub mod random;
 pub mod real;
+pub mod rounds;
 pub mod run;
 pub mod sim;
 #[allow(unsafe_code)]
