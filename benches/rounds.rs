@@ -1,0 +1,139 @@
+//! How soon programs that do the same again come to rounds that make no page call, what they hold then, and which calls are
+//! left. The programs are those of `tests/rounds.rs`, and one whose streams keep step, with other seeds.
+//!
+//! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold]`; untold: the pool does not hear that the
+//! program waits for its streams after each round, as where that is CUDA's own call.
+
+#[allow(dead_code)]
+#[path = "../tests/common/random.rs"]
+mod random;
+#[path = "../tests/common/rounds.rs"]
+mod rounds;
+
+use random::Random;
+use rounds::{Rig, lockstep, pipeline, powers, rings, tails, vectors};
+
+type Program = fn(&mut Rig, &mut Random);
+
+const PROGRAMS: [(&str, Program); 6] = [
+    ("powers", powers),
+    ("vectors", vectors),
+    ("pipeline", pipeline),
+    ("rings", rings),
+    ("tails", tails),
+    ("lockstep", lockstep),
+];
+
+/// What came out for one seed.
+struct Outcome {
+    /// The last round with a page call.
+    last: usize,
+    page_calls: u64,
+    /// In the last round.
+    events: u64,
+    held: f64,
+    apart: f64,
+}
+
+fn run(
+    program: Program,
+    (streams, declared): (usize, bool),
+    seed: u64,
+    rounds: usize,
+    tells: bool,
+) -> Outcome {
+    let mut rig = Rig::new(streams, declared);
+    rig.tells = tells;
+    let (mut counts, _) = rig.rounds(rounds - 1, program, seed);
+    let before = rig.pool.stats().expect("stats").event_calls;
+    let (last, held) = rig.rounds(1, program, seed);
+    counts.extend(last);
+    Outcome {
+        last: counts
+            .iter()
+            .rposition(|&calls| calls > 0)
+            .map_or(0, |last| last + 1),
+        page_calls: counts.iter().sum(),
+        events: rig.pool.stats().expect("stats").event_calls - before,
+        held,
+        apart: rig.apart(),
+    }
+}
+
+fn print(name: &str, streams: &str, declared: &str, outcomes: &[Outcome]) {
+    let count = outcomes.len() as f64;
+    let mean = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / count;
+    let most = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).fold(0.0, f64::max);
+    println!(
+        "{name:<9} {streams:>7} {declared:>8} {count:>8} {:>10.1} {:>4} {:>10.0} {:>10.1} {:>10.4} {:>6.3} {:>6} {:>10.2}",
+        mean(|outcome| outcome.last as f64),
+        most(|outcome| outcome.last as f64),
+        mean(|outcome| outcome.page_calls as f64),
+        mean(|outcome| outcome.events as f64),
+        mean(|outcome| outcome.held),
+        most(|outcome| outcome.held),
+        outcomes.iter().filter(|outcome| outcome.held > 1.03).count(),
+        outcomes
+            .iter()
+            .map(|outcome| outcome.apart)
+            .fold(f64::INFINITY, f64::min),
+    );
+}
+
+fn main() {
+    let mut options = [("--from", 301), ("--to", 314), ("--rounds", 40)];
+    let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+    let mut tells = true;
+    while let Some(word) = words.next() {
+        if word == "--untold" {
+            tells = false;
+            continue;
+        }
+        let number = words.next().and_then(|number| number.parse().ok());
+        match (options.iter_mut().find(|option| option.0 == word), number) {
+            (Some(option), Some(number)) => option.1 = number,
+            _ => panic!("expected --untold, or --from, --to or --rounds and a number, not {word}"),
+        }
+    }
+    let [(_, from), (_, to), (_, rounds)] = options;
+    assert!(
+        from <= to && rounds >= 2,
+        "--from is at most --to, and there are two rounds at least"
+    );
+    println!(
+        "{rounds} rounds, seeds {from} to {to}, waits told: {tells}. last: the last round with a page call; calls: page calls until then; events: their calls in the"
+    );
+    println!(
+        "last round; held / peak: at the end of it; apart: the least that streams which share nothing need together / peak"
+    );
+    println!(
+        "{:<9} {:>7} {:>8} {:>8} {:>10} {:>4} {:>10} {:>10} {:>10} {:>6} {:>6} {:>10}",
+        "program",
+        "streams",
+        "declared",
+        "programs",
+        "last: mean",
+        "most",
+        "calls",
+        "events",
+        "held: mean",
+        "most",
+        "> 1.03",
+        "apart"
+    );
+    let mut all = Vec::new();
+    for (name, program) in PROGRAMS {
+        for setting in [(1, true), (2, true), (2, false), (4, true), (4, false), (5, true)] {
+            let outcome = |seed| run(program, setting, seed, rounds as usize, tells);
+            let outcomes: Vec<Outcome> = (from..=to).map(outcome).collect();
+            print(
+                name,
+                &setting.0.to_string(),
+                if setting.1 { "yes" } else { "no" },
+                &outcomes,
+            );
+            all.extend(outcomes);
+        }
+    }
+    print("all", "", "", &all);
+}
