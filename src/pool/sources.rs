@@ -130,7 +130,9 @@ impl Pool {
     pub(super) fn page_sizes(&self, peak: u64, heap: &Heap) -> (u64, u64) {
         let slot = self.backend.granularity();
         let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
-        let (share, least, most) = match self.is_tight(peak) || heap.rest.is_fine(peak) {
+        // requests without order would pay for small pages at every move
+        let fine = heap.rest.is_fine(peak) && !heap.leeway.is_any();
+        let (share, least, most) = match self.is_tight(peak) || fine {
             true => (PAGE_SHARE_NEAR, slot, slot),
             false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
             false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
