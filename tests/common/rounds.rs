@@ -105,9 +105,7 @@ impl Rig {
         let held = self.pool.stats().expect("stats").reserved;
         (counts, held as f64 / self.peak as f64)
     }
-}
 
-impl Rig {
     /// What streams that share nothing within a round need together, for the peak of what was live: without an event nobody can
     /// know that what one stream has freed may be another's, so no pool that asks for none holds less.
     pub fn apart(&self) -> f64 {
