@@ -253,6 +253,32 @@ fn an_empty_slab_takes_no_memory_from_everybody() {
     pool.validate();
 }
 
+/// Of a slab's blocks only one was ever handed out: the others are as they were in the extent that it was made from.
+#[test]
+fn an_empty_slab_keeps_the_order_of_what_it_was_made_from() {
+    let sim = Sim::new(2);
+    let pool = Pool::new(config(), sim.clone()).expect("a pool");
+    let [one, two] = [0, 1].map(|index| StreamHandle(FIRST_STREAM + index));
+    let small = sim.naming(&[one], || {
+        let long = pool.alloc(8 * M, 0, one).expect("a block");
+        sim.touch(one, 1, long.0, 8 * M);
+        pool.free(long, one).expect("a live block");
+        pool.alloc(100, 0, one).expect("a block")
+    });
+    let mark = sim.naming(&[two], || {
+        pool.free(small, two).expect("a live block");
+        pool.mark_stream(two)
+    });
+    sim.synchronize_with(&sim.now(two));
+    sim.naming(&[], || pool.synchronized(mark));
+    pool.trim(0).expect("a trim");
+    for name in 2..1000 {
+        let other = sim.naming(&[two], || pool.alloc(100, 0, two)).expect("a block");
+        sim.naming(&[two], || sim.touch(two, name, other.0, 100));
+    }
+    pool.validate();
+}
+
 #[test]
 fn a_block_that_outlives_its_cache_keeps_the_order_of_its_stream() {
     for (bytes, closes) in [(M, true), (100, true), (100, false)] {

@@ -12,7 +12,6 @@
 //! No lock of its own: the heap's.
 
 use super::heap::{Block, Heap};
-use super::order::COMMON;
 use crate::base::units::CaptureId;
 
 /// Released captures that are remembered, so that their further use is seen to be a mistake.
@@ -78,7 +77,7 @@ impl Heap {
             .streams()
             .filter(|&index| self.capture_of(index) == Some(capture));
         for index in parts.collect::<Vec<_>>() {
-            self.give_slabs_away(index, COMMON);
+            self.share_all_slabs(index);
             let arena = self.arena_mut(index);
             arena.completed = arena.seq;
         }

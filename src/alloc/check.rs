@@ -148,6 +148,10 @@ impl Heap {
                         let slab = self.slabs.get(node.slab);
                         let size = self.slabs.block_bytes(node.slab);
                         assert_eq!((slab.base, slab.node), (node.start, id), "a slab knows its run");
+                        assert!(
+                            slab.owner == COMMON || slab.seq <= self.arena(slab.owner).seq,
+                            "numbers of the past: {slab:?}"
+                        );
                         let live = u64::from(slab.blocks - slab.free - slab.limbo);
                         used += live * size;
                         blocks += live;

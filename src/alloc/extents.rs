@@ -98,6 +98,8 @@ impl Heap {
         if arena.seq < seq {
             arena.advance();
         }
+        // until an allocation of the stream asks, it may have neighbours that it could be joined with
+        arena.joined = arena.joined.min(seq.saturating_sub(1));
         self.put_free_numbered(id, owner, seq);
     }
 

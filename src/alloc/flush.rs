@@ -417,13 +417,12 @@ impl Heap {
             }
             Piece::Small { .. } => {
                 let (slab, index) = self.small_of(kept.at);
-                if !complete {
-                    // what is freed with the slab is freed after this number
-                    let stream = self.arena_mut(arena);
-                    if stream.seq < kept.seq {
-                        stream.advance();
-                    }
+                // no event covers it that does not cover this number
+                let stream = self.arena_mut(arena);
+                if stream.seq < kept.seq {
+                    stream.advance();
                 }
+                self.note_small(slab, kept.seq);
                 self.return_block(slab, index);
             }
         }

@@ -225,7 +225,10 @@ impl Heap {
         {
             // a cache may have kept it before, at the number to come
             let owner = self.slabs.get(slab).owner;
-            self.arena_mut(owner).advance();
+            let arena = self.arena_mut(owner);
+            arena.advance();
+            let seq = arena.seq;
+            self.note_small(slab, seq);
         }
         if let Some(users) = self.users_at_free(block, stream, complete) {
             let before = match block {

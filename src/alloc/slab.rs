@@ -10,7 +10,7 @@
 //! No lock of its own: the heap's.
 
 use super::heap::{Block, Heap};
-use super::node::{Kind, NIL, NodeId};
+use super::node::{Kind, NIL, Node, NodeId};
 use super::order::COMMON;
 use super::size::{CLASS_BYTES, CLASSES, WINDOW, round_up, run_bytes};
 use crate::base::error::Error;
@@ -34,6 +34,8 @@ pub struct Slab {
     pub free: u16,
     /// Blocks in limbo.
     pub limbo: u16,
+    /// Number of its owner's latest free in it, or before it was made.
+    pub seq: u64,
     free_bits: [u64; 4],
     limbo_bits: [u64; 4],
     prev: u32,
@@ -275,7 +277,10 @@ impl Heap {
     fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
         let len = run_bytes(class);
         let found = self.fit(len, WINDOW, stream)?;
-        let base = round_up(self.space.nodes[found].start, WINDOW);
+        let &Node {
+            start, owner, seq, ..
+        } = &self.space.nodes[found];
+        let base = round_up(start, WINDOW);
         self.directory.cover_run(base, len).ok()?;
         let node = self.take(found, len, WINDOW);
         let blocks = (len / u64::from(CLASS_BYTES[class])) as u16;
@@ -292,6 +297,7 @@ impl Heap {
             blocks,
             free: blocks,
             limbo: 0,
+            seq: if owner == COMMON { 0 } else { seq },
             free_bits,
             limbo_bits: [0; 4],
             prev: NIL,
@@ -324,7 +330,8 @@ impl Heap {
         let home = self.slabs.get(id).owner == stream;
         if complete || stream == COMMON || home {
             if home && !complete && stream != COMMON {
-                self.arena_mut(stream).tick(size);
+                let seq = self.arena_mut(stream).tick(size);
+                self.note_small(id, seq);
             }
             self.return_block(id, index);
         } else {
@@ -343,6 +350,13 @@ impl Heap {
                 },
             );
         }
+    }
+
+    /// A block of the slab is, or was, its owner's under this number.
+    #[inline(always)]
+    pub(super) fn note_small(&mut self, id: u32, seq: u64) {
+        let slab = self.slabs.get_mut(id);
+        slab.seq = slab.seq.max(seq);
     }
 
     /// Returns to their slabs the strays of a stream whose work is complete.
@@ -384,7 +398,6 @@ impl Heap {
         if full {
             let head = self.arena(owner).partial[class];
             if head != id || self.slabs.get(id).next != NIL {
-                // blocks of it may have been freed on its owner just now
                 self.drop_slab(id, owner);
             }
         }
@@ -392,27 +405,26 @@ impl Heap {
 
     /// Gives wholly free slabs back to the heap. Returns whether there were any.
     pub fn flush_slabs(&mut self) -> bool {
-        self.flush_slabs_of(|_, stream| Some(stream))
+        self.flush_slabs_of(|_, stream, _| Some(stream))
     }
 
-    /// The same with those of streams whose work is complete: they become everybody's, as all that lies beside them may be,
+    /// The same with those whose owners' work on them is complete: they become everybody's, as all that lies beside them may be,
     /// and would not be any more if it were joined with a stream's.
     pub fn share_slabs(&mut self) {
-        self.flush_slabs_of(|heap, stream| {
-            heap.is_complete(stream, heap.arena(stream).seq).then_some(COMMON)
-        });
+        self.flush_slabs_of(|heap, stream, seq| heap.is_complete(stream, seq).then_some(COMMON));
     }
 
-    fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32) -> Option<u32>) -> bool {
+    fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32, u64) -> Option<u32>) -> bool {
         let mut any = false;
         for stream in std::iter::once(COMMON).chain(self.streams()) {
-            let Some(to) = to(self, stream) else { continue };
             for class in 0..CLASSES {
                 let mut id = self.arena(stream).partial[class];
                 while id != NIL {
                     let slab = self.slabs.get(id);
                     let next = slab.next;
-                    if slab.free == slab.blocks {
+                    if slab.free == slab.blocks
+                        && let Some(to) = to(self, stream, slab.seq)
+                    {
                         self.drop_slab(id, to);
                         any = true;
                     }
@@ -423,8 +435,8 @@ impl Heap {
         any
     }
 
-    /// The slabs of one arena serve another from now on.
-    pub(super) fn give_slabs_away(&mut self, from: u32, to: u32) {
+    /// The slabs of an arena, whose work is complete, are everybody's from now on.
+    pub(super) fn share_all_slabs(&mut self, from: u32) {
         for id in 0..self.slabs.all.len() as u32 {
             let Some(slab) = self.slabs.all[id as usize].as_ref() else {
                 continue;
@@ -437,14 +449,14 @@ impl Heap {
                 self.unlist_slab(id);
             }
             let slab = self.slabs.get_mut(id);
-            slab.owner = to;
-            self.directory.begin_run(slab.base, slab.class.into(), to);
-            *self.slabs.owned.entry(to).or_insert(0) += 1;
+            slab.owner = COMMON;
+            self.directory.begin_run(slab.base, slab.class.into(), COMMON);
+            *self.slabs.owned.entry(COMMON).or_insert(0) += 1;
             if free > 0 {
                 self.list_slab(id);
             }
             if free == blocks {
-                self.drop_slab(id, to);
+                self.drop_slab(id, COMMON);
             }
         }
         self.slabs.owned.remove(&from);
@@ -465,7 +477,10 @@ impl Heap {
         }
         self.stats.cached -= self.space.nodes[slab.node].len;
         self.space.nodes[slab.node].slab = NIL;
-        self.put_free(slab.node, to);
+        match to {
+            COMMON => self.put_free(slab.node, COMMON),
+            to => self.put_free_since(slab.node, to, slab.seq),
+        }
     }
 
     /// Is the slab on its owner's list?
