@@ -49,6 +49,9 @@ const SPARED: u64 = 32;
 const SHEDS: u32 = 8;
 /// ...or as often again once they need so many quarters of what they did.
 const GROWN: u64 = 5;
+/// They are rounds only where each begins with as much in use as the last one, but for so small a part of what is needed: the
+/// low points of requests without order are all different.
+const SAME: u64 = 1024;
 
 /// A round has no more rests than this.
 const ROUND: u32 = 64;
@@ -191,13 +194,14 @@ impl Rest {
         if used > self.lowest && self.since <= ROUND {
             return false;
         }
+        let same = self.lowest.abs_diff(used) <= needed / SAME;
         (self.lowest, self.since, self.round) = (used, 0, allocations);
         if self.is_alike() {
             (self.mapped, self.gave_up) = (0, false);
         }
         (self.windows, self.known) = (0, 0);
         let grows = std::mem::replace(&mut self.needed, needed) != needed;
-        if grows || !exceeds {
+        if grows || !exceeds || !same {
             return false;
         }
         if !self.is_fine(needed) {
