@@ -175,6 +175,9 @@ impl Heap {
 
     fn is_worth_an_event(&mut self, stream: u32, crowded: bool) -> bool {
         let (frees, bytes) = self.arena(stream).unrecorded();
+        if self.is_resting() && self.has_several_streams() {
+            return true;
+        }
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {
             return true;
         }

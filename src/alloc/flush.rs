@@ -274,7 +274,7 @@ impl Heap {
         }
     }
 
-    /// The pool will come to rest at the next allocation, which is to be the heap's.
+    /// The pool will come to rest at the next allocation, which is to be the heap's, or may.
     pub(super) fn still_caches(&mut self) {
         if !self.caches.shared && !self.caches.resting {
             self.caches.resting = true;
@@ -282,7 +282,13 @@ impl Heap {
         }
     }
 
-    /// The pool has been at rest.
+    /// Is that so?
+    #[inline(always)]
+    pub(super) fn is_resting(&self) -> bool {
+        self.caches.resting
+    }
+
+    /// The pool has been at rest, or will not be.
     pub(super) fn wake_caches(&mut self) {
         (self.caches.resting, self.caches.room) = (false, None);
         self.tune_caches();

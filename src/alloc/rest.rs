@@ -56,6 +56,9 @@ const SAME: u64 = 1024;
 /// A round has no more rests than this.
 const ROUND: u32 = 64;
 
+/// After so many frees in a row the next one may be the last before a low point.
+const ROW: u32 = 4;
+
 /// When the pool comes to rest.
 #[derive(Debug)]
 pub struct Rest {
@@ -65,6 +68,9 @@ pub struct Rest {
     low: u64,
     /// The pool is at rest when less than this is in use.
     below: u64,
+    /// Frees since the heap's latest allocation, and which one that was.
+    row: u32,
+    row_of: u64,
     /// The lows between the latest moves, a ring.
     lows: [u64; LOWS],
     moves: usize,
@@ -108,6 +114,8 @@ impl Default for Rest {
             watch: u64::MAX,
             low: u64::MAX,
             below: 0,
+            row: 0,
+            row_of: 0,
             lows: [u64::MAX; LOWS],
             moves: 0,
             created: 0,
@@ -152,6 +160,16 @@ impl Rest {
         self.low = self.low.min(used);
         self.watch = self.low.max(self.below);
         used < self.below
+    }
+
+    /// Something was freed after so many allocations: is so little in use now as at none since pages moved, or are there many
+    /// frees in a row?
+    fn is_low(&mut self, used: u64, allocations: u64) -> bool {
+        if std::mem::replace(&mut self.row_of, allocations) != allocations {
+            self.row = 0;
+        }
+        self.row += 1;
+        used < self.low || self.row >= ROW
     }
 
     /// Pages have moved: some woke, some were mapped.
@@ -290,7 +308,8 @@ impl Heap {
     /// An allocation is about to be made: has the pool come to rest?
     #[inline(always)]
     pub fn is_rest_due(&mut self) -> bool {
-        self.stats.used < self.rest.watch.saturating_add(self.most_kept()) && self.is_rest_due_at_all()
+        (self.stats.used < self.rest.watch.saturating_add(self.most_kept()) || self.is_resting())
+            && self.is_rest_due_at_all()
     }
 
     #[inline(never)]
@@ -299,7 +318,11 @@ impl Heap {
             return false;
         }
         let used = self.used_now();
-        self.rest.is_due(used) && self.may_rest(used)
+        let due = self.rest.is_due(used) && self.may_rest(used);
+        if !due && self.is_resting() {
+            self.wake_caches();
+        }
+        due
     }
 
     /// Not again after a few allocations, which would be dear.
@@ -331,7 +354,9 @@ impl Heap {
     fn expect_rest_now(&mut self) {
         let used = self.used_now();
         self.approach_rest(used.saturating_sub(self.most_at_rest()));
-        if self.may_rest(used) {
+        let low = self.rest.is_low(used, self.stats.allocations);
+        // where there are several streams all that was freed until then is to be covered, and what threads keep is not
+        if self.may_rest(used) || low && self.has_several_streams() {
             self.still_caches();
         }
     }
