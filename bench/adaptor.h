@@ -48,6 +48,8 @@ public:
     virtual size_t reserved_peak() { return 0; }
     // Calls of the driver since begin. false: not known.
     virtual bool driver_calls(uint64_t &) { return false; }
+    // Those of them that make, map, unmap or release pages.
+    virtual bool page_calls(uint64_t &) { return false; }
 
     virtual Stream stream_create() = 0;
     virtual void stream_destroy(Stream stream) = 0;

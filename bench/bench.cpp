@@ -23,7 +23,7 @@ struct Scenario {
 constexpr Scenario SCENARIOS[] = {
     {"same-size", same_size}, {"reuse", immediate_reuse}, {"varying", varying}, {"transformer", transformer},
     {"pressure", pressure},   {"batch", batch},           {"threads", threads}, {"pairs", pairs},
-    {"trace", replay},        {"fit", fit},
+    {"trace", replay},        {"fit", fit},             {"rounds", rounds},
 };
 
 struct Options {
@@ -159,7 +159,7 @@ std::string processor() {
 std::string environment() {
     std::string all;
     for (char **entry = environ; *entry != nullptr; entry++) {
-        for (const char *start : {"WEIR_", "BENCH_STREAMS=", "PYTORCH_CUDA_ALLOC_CONF=", "CUDA_LAUNCH_BLOCKING=",
+        for (const char *start : {"WEIR_", "BENCH_STREAMS=", "BENCH_WAITS=", "PYTORCH_CUDA_ALLOC_CONF=", "CUDA_LAUNCH_BLOCKING=",
                                   "CUDA_MODULE_LOADING=", "GLIBC_TUNABLES=", "LD_PRELOAD="}) {
             if (strncmp(*entry, start, strlen(start)) == 0) {
                 all += (all.empty() ? "" : " ") + std::string(*entry);

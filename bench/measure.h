@@ -69,3 +69,4 @@ void threads(const Measure &measure);
 void pairs(const Measure &measure);
 void replay(const Measure &measure);
 void fit(const Measure &measure);
+void rounds(const Measure &measure);

@@ -46,17 +46,23 @@ figure "$work/strict.jsonl" 3 good 'driver calls 1'
 figure "$work/strict.jsonl" 0 good 'driver calls 5'
 figure "$work/strict.jsonl" 1 good 'least, 3 replays'
 figure "$work/strict.jsonl" 0 '8 GiB kept 90 % full' 'failed'
+figure "$work/strict.jsonl" 1 'pipeline, 4 streams' 'reserved / live'
 for row in '16, own streams' '16, one stream' '8, one stream' '8, two streams'; do
     figure "$work/strict.jsonl" '[0-9.]*[1-9][0-9.e+]*' "$row" rate
 done
 grep -q '"metric": "failed", "unit": "%", "median": [1-9]' "$work/strict.jsonl" && fail "requests failed"
-"$cmake" "-DRESULTS=$work/strict.jsonl" -DROWS=41 -P "$here/check_results.cmake" || fail "the results cannot be read"
+"$cmake" "-DRESULTS=$work/strict.jsonl" -DROWS=65 -P "$here/check_results.cmake" || fail "the results cannot be read"
 
 expect 0 '^weir-host +churn +same size 4 KiB +time' "$adaptors/weir-host.so" --quick --only same-size,batch,fit "$good"
 expect 0 '^mine +churn +same size 1 MiB +time' "$adaptors/malloc.so" --quick --only same-size,pressure,fit --label mine "$good"
 export BENCH_STREAMS=names
 expect 0 '^weir-host +producer-consumer +8, two streams' "$adaptors/weir-host.so" --quick --only pairs --json "$work/names.jsonl"
 unset BENCH_STREAMS
+export BENCH_WAITS=untold WEIR_DECLARED_STREAMS=1
+expect 0 '^weir-host +rounds +powers, 4 streams +last round with a page call' "$adaptors/weir-host.so" --quick --only rounds --json "$work/untold.jsonl"
+grep -q 'waits are not told.*BENCH_WAITS=untold' "$work/untold.jsonl" || fail "the waits were told"
+unset BENCH_WAITS WEIR_DECLARED_STREAMS
+figure "$work/untold.jsonl" 0 'powers, 1 stream' 'driver calls, last round'
 grep -q 'streams are names.*"environment": "BENCH_STREAMS=names' "$work/names.jsonl" || fail "the streams were no names"
 
 expect 0 '^usage:' --help

@@ -52,14 +52,14 @@ done
 
 case $memory in
 host) all=(weir-host null malloc mimalloc jemalloc) ;;
-device) all=(weir weir-declared null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
+device) all=(weir weir-declared weir-untold null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
 *) echo "bench: --memory $memory: expected host or device" >&2; exit 2 ;;
 esac
 # Scenarios that share a process, and the seconds that it may take. What matters most comes first.
-groups=(calls trace threads pressure fit)
+groups=(calls trace threads pressure fit rounds)
 declare -A scenarios=([calls]="same-size,reuse,varying,transformer,batch" [trace]=trace [threads]="threads,pairs"
-    [pressure]=pressure [fit]=fit)
-declare -A limits=([calls]=40 [trace]=45 [threads]=30 [pressure]=20 [fit]=40)
+    [pressure]=pressure [fit]=fit [rounds]=rounds)
+declare -A limits=([calls]=40 [trace]=45 [threads]=30 [pressure]=20 [fit]=40 [rounds]=25)
 [ $list = 0 ] || { printf '%s\n' "${all[@]}"; exit 0; }
 for name in ${allocators//,/ }; do
     [[ " ${all[*]} " == *" $name "* ]] || { echo "bench: no allocator is called $name" >&2; exit 2; }
@@ -110,6 +110,10 @@ run_bench() {
         adaptor=weir variables=(WEIR_DECLARED_STREAMS=1)
         set -- --label weir-declared "$@"
         ;;
+    weir-untold)
+        adaptor=weir variables=(BENCH_WAITS=untold)
+        set -- --label weir-untold "$@"
+        ;;
     cudaMallocAsync) adaptor=cuda_async ;;
     torch) variables=(PYTORCH_CUDA_ALLOC_CONF=) ;;
     torch-expandable) adaptor=torch variables=(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) ;;
@@ -129,7 +133,11 @@ asks() {
     asked=''
     [ -z "$allocators" ] || [[ $allocators == *",$name,"* ]] || return 1
     case $name:$group in
-    null:trace | null:pressure | null:fit | *malloc:pressure | *malloc:fit | cupy-pool:threads) return 1 ;;
+    null:trace | null:pressure | null:fit | null:rounds | *malloc:pressure | *malloc:fit) return 1 ;;
+    cupy-pool:threads | cupy-pool:rounds) return 1 ;;
+    # where nobody waits it is weir
+    weir-untold:rounds) ;;
+    weir-untold:*) return 1 ;;
     esac
     for scenario in ${scenarios[$group]//,/ }; do
         if [ -z "$only" ] || [[ $only == *",$scenario,"* ]]; then

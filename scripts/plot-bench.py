@@ -22,6 +22,7 @@ KINDS = {"host": "Host memory", "gpu": "GPU memory"}
 ALLOCATORS = {
     "weir": "#0b5394",
     "weir-declared": "#3d85c6",
+    "weir-untold": "#6fa8dc",
     "weir-host": "#0b5394",
     "cudaMallocAsync": "#7fb069",
     "torch": "#f4a582",
@@ -65,7 +66,7 @@ class Results:
 
     def others(self):
         """Those that weir is to be better than: not Thrust's pool, which keeps no stream order."""
-        return [name for name in self.allocators if name not in ("weir", "weir-declared", "null", "thrust-pool")]
+        return [name for name in self.allocators if not name.startswith("weir") and name not in ("null", "thrust-pool")]
 
 
 def short(value, unit=""):
@@ -134,6 +135,16 @@ def sections(results):
             figures = {name: {**row, "text": f"> {short(row['median'], 'x')}"} for name, row in above.items()}
             fits.append((f"{trace}, {times}", {**figures, **results.get("fit", trace, metric)}))
     yield "Least capacity / peak live", "trace", fits
+
+    rounds = results.cases("rounds")
+    for title, metric in (
+        ("first round, ns per alloc + free", "first round"),
+        ("24th round, ns per alloc + free", "last round"),
+        ("peak reserved / peak live", "reserved / live"),
+        ("calls of the driver in the 24th", "driver calls, last round"),
+        ("the last one with a page call", "last round with a page call"),
+    ):
+        yield f"Rounds: {title}", "program", [(case, results.get("rounds", case, metric)) for case in rounds]
 
     python = [(case, results.get("churn", case, "interpreter")) for case in CHURN]
     python += [(trace, results.get("trace", trace, "interpreter")) for trace in traces]

@@ -1,6 +1,7 @@
 // A weir pool: of GPU memory with BENCH_CUDA, else of host memory. Options come from the environment (WEIR_SLACK and
 // so on), as weir_pool_options_init takes them. Host streams are real ones, each with its thread, or with
-// BENCH_STREAMS=names mere names, for which a pool believes that nothing is ever in flight.
+// BENCH_STREAMS=names mere names, for which a pool believes that nothing is ever in flight. BENCH_WAITS=untold: the
+// program waits by the runtime's own call, of which the pool does not hear.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,11 +26,13 @@ public:
     const char *open() override {
         const char *streams = getenv("BENCH_STREAMS");
         named_ = streams != nullptr && strcmp(streams, "names") == 0;
+        const char *waits = getenv("BENCH_WAITS");
+        untold_ = waits != nullptr && strcmp(waits, "untold") == 0;
         return Base::open();
     }
     const char *describe() override {
-        snprintf(text_, sizeof text_, "weir %s%s%s%s", weir_version(), *Base::describe() != 0 ? ", " : "",
-                 Base::describe(), named_ ? ", streams are names" : "");
+        snprintf(text_, sizeof text_, "weir %s%s%s%s%s", weir_version(), *Base::describe() != 0 ? ", " : "",
+                 Base::describe(), named_ ? ", streams are names" : "", untold_ ? ", waits are not told" : "");
         return text_;
     }
 
@@ -81,9 +84,21 @@ public:
         return true;
     }
 
+    bool page_calls(uint64_t &calls) override {
+        weir_pool_stats now = stats();
+        calls = now.page_creates + now.page_releases + now.page_maps + now.page_unmaps;
+        return true;
+    }
+
     void record(Event event, Stream stream) override { must(weir_event_record(event, stream)); }
     void wait(Stream stream, Event event) override { must(weir_stream_wait_event(stream, event)); }
-    void synchronize() override { must(weir_device_synchronize()); }
+    void synchronize() override {
+        if (untold_) {
+            Base::synchronize();
+        } else {
+            must(weir_device_synchronize());
+        }
+    }
 
 #ifdef BENCH_CUDA
     const char *name() const override { return "weir"; }
@@ -125,7 +140,7 @@ private:
     }
 
     weir_pool *pool_ = nullptr;
-    bool named_ = false;
+    bool named_ = false, untold_ = false;
     char text_[1024] = "";
 };
 
