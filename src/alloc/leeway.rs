@@ -26,6 +26,8 @@ const MOST: f64 = 1.0 / 4.0;
 pub struct Leeway {
     /// Of the peak in use.
     share: f64,
+    /// What it was when a round of the program began like the one before.
+    settled: f64,
     /// What it was when there seemed to be some order. If requests move pages as before, there was none: then it is that, and
     /// more.
     ended: f64,
@@ -69,6 +71,21 @@ impl Leeway {
         self.share
     }
 
+    /// The same for what is yet to be made. A round that comes again finds its layouts again if nothing is added: it may
+    /// hold more only once it moves pages too often with what there is.
+    pub fn to_create(&self) -> f64 {
+        if self.share > self.settled {
+            self.share
+        } else {
+            0.0
+        }
+    }
+
+    /// A round of the program begins, like the one before or `again` not.
+    pub fn begin_round(&mut self, again: bool) {
+        self.settled = if again { self.share } else { 0.0 };
+    }
+
     /// Do blocks come and go in no order?
     pub fn is_any(&self) -> bool {
         self.share > 0.0
@@ -76,7 +93,7 @@ impl Leeway {
 
     /// Memory matters more.
     pub fn end(&mut self) {
-        (self.share, self.ended, self.doubts) = (0.0, 0.0, 0);
+        (self.share, self.settled, self.ended, self.doubts) = (0.0, 0.0, 0.0, 0);
     }
 }
 
@@ -129,6 +146,18 @@ mod tests {
         let known = after(2 * AGAIN - 1, 1, true, wrong);
         assert!(known.is_any());
         assert!(!after(1, 1, true, known).is_any());
+    }
+
+    #[test]
+    fn a_round_that_comes_again_adds_nothing_unless_it_moves_pages_often() {
+        let mut leeway = after(REQUESTS, 1, false, Leeway::default());
+        leeway.begin_round(false);
+        assert_eq!(leeway.to_create(), STEP);
+        leeway.begin_round(true);
+        let rare = after(REQUESTS, STILL, false, leeway);
+        assert_eq!((rare.share(), rare.to_create()), (STEP, 0.0));
+        let often = after(REQUESTS, 1, false, rare);
+        assert_eq!(often.to_create(), 2.0 * STEP);
     }
 
     #[test]

@@ -59,6 +59,14 @@ const ROUND: u32 = 64;
 /// After so many frees in a row the next one may be the last before a low point.
 const ROW: u32 = 4;
 
+/// A round of the program that begins.
+struct Round {
+    /// Like the one before.
+    again: bool,
+    /// Memory is to be shed before.
+    sheds: bool,
+}
+
 /// When the pool comes to rest.
 #[derive(Debug)]
 pub struct Rest {
@@ -80,7 +88,8 @@ pub struct Rest {
     rested: bool,
     /// Pages mapped elsewhere, ever.
     moved: u64,
-    /// Pages mapped since the first rest, or the latest round that was like the one before, less those that woke instead.
+    /// Pages mapped since the first rest, or the latest round that was like the one before or began like it, less those that
+    /// woke instead.
     mapped: u64,
     /// There were too many of them.
     gave_up: bool,
@@ -205,23 +214,27 @@ impl Rest {
         grown
     }
 
-    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between. Is memory to
-    /// be shed, since it `exceeds` what rounds that need so much may hold?
-    fn begin_round(&mut self, used: u64, allocations: u64, needed: u64, exceeds: bool) -> bool {
+    /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between. Memory `exceeds`
+    /// what rounds that need so much may hold, or does not.
+    fn begin_round(&mut self, used: u64, allocations: u64, needed: u64, exceeds: bool) -> Option<Round> {
         self.since += 1;
         if used > self.lowest && self.since <= ROUND {
-            return false;
+            return None;
         }
-        let same = self.lowest.abs_diff(used) <= needed / SAME;
+        let again = self.lowest.abs_diff(used) <= needed / SAME;
         (self.lowest, self.since, self.round) = (used, 0, allocations);
-        if self.is_alike() {
+        // what comes again may find its layouts again, however many the rounds before have tried
+        if self.is_alike() || again {
             (self.mapped, self.gave_up) = (0, false);
         }
         (self.windows, self.known) = (0, 0);
         let grows = std::mem::replace(&mut self.needed, needed) != needed;
-        if grows || !exceeds || !same {
-            return false;
-        }
+        let sheds = !grows && exceeds && again && self.may_shed(needed);
+        Some(Round { again, sheds })
+    }
+
+    /// May a round begin with less memory, for what it needs?
+    fn may_shed(&mut self, needed: u64) -> bool {
         if !self.is_fine(needed) {
             (self.fine_for, self.sheds) = (needed, 0);
         }
@@ -290,10 +303,14 @@ impl Heap {
         // what leeway gave is given
         let exceeds = self.stats.reserved > ample && !self.leeway.is_any();
         let used = self.used_now();
-        let sheds = self
+        let round = self
             .rest
             .begin_round(used, self.allocations(), self.needed, exceeds);
         self.rest.taken(used);
+        let Some(Round { again, sheds }) = round else {
+            return false;
+        };
+        self.leeway.begin_round(again);
         sheds
     }
 

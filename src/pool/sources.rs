@@ -179,7 +179,7 @@ impl Pool {
         };
         // what a threshold would have it give back at the next free is not worth creating
         let leeway = match stats.reserved < heap.release_threshold {
-            true => heap.leeway.share().min(self.most_leeway()),
+            true => heap.leeway.to_create().min(self.most_leeway()),
             false => 0.0,
         };
         let within = |slack: f64| {
