@@ -261,6 +261,6 @@ template <class Program> void settled(const Measure &measure, const char *name, 
 void rounds(const Measure &measure) {
     settled(measure, "powers", powers);
     settled(measure, "vectors", vectors);
-    settled(measure, "pipeline", pipeline);
     settled(measure, "rings", rings);
+    settled(measure, "pipeline", pipeline); // which ends PyTorch's process: docs/performance.md
 }

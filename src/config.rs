@@ -68,6 +68,9 @@ pub struct Config {
     pub on_oom: Option<OomCallback>,
 }
 
+/// The slack if nothing is said.
+pub const SLACK: f64 = 0.025;
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -82,7 +85,7 @@ impl Default for Config {
                 opportunistic: true,
                 internal_dependencies: true,
             },
-            slack: 0.025,
+            slack: SLACK,
             device_memory: DeviceMemory::Mapped,
             numa_node: None,
             gpu_direct_rdma: false,

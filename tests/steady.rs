@@ -12,6 +12,7 @@ use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::backend::host::{HostBackend, streams};
 use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
 use weir::pool::Pool;
 
 const STREAM: StreamHandle = StreamHandle(0);
@@ -124,12 +125,34 @@ fn a_round_that_comes_again_makes_no_call_at_all() {
     }
 }
 
-/// What programs do between two rounds.
-#[test]
-fn a_synchronise_and_a_reset_of_the_peaks_do_not_keep_a_pool_from_coming_to_rest() {
+/// A recorded training step.
+fn training_step() -> String {
     let file = File::open("traces/gpt-train-fixed.trace.gz").expect("a recorded trace");
     let mut trace = String::new();
     GzDecoder::new(file).read_to_string(&mut trace).expect("text");
+    trace
+}
+
+fn replay(pool: &Pool, trace: &str, stream: StreamHandle) {
+    let mut blocks = HashMap::new();
+    for line in trace.lines() {
+        let mut words = line.split_whitespace();
+        let (what, block) = (words.next().expect("an event"), words.next().expect("a block"));
+        if what == "a" {
+            let bytes = words.next().and_then(|bytes| bytes.parse().ok()).expect("bytes");
+            blocks.insert(block, pool.alloc(bytes, 0, stream).expect("memory"));
+        } else {
+            let at = blocks.remove(block).expect("a live block");
+            pool.free(at, stream).expect("a live block");
+        }
+    }
+    assert!(blocks.is_empty());
+}
+
+/// What programs do between two rounds.
+#[test]
+fn a_synchronise_and_a_reset_of_the_peaks_do_not_keep_a_pool_from_coming_to_rest() {
+    let trace = training_step();
     let pool = Pool::new(config(), HostBackend::new().expect("host memory")).expect("a pool");
     let stream = streams::create().expect("a stream");
     let mut counts = Vec::new();
@@ -139,19 +162,7 @@ fn a_synchronise_and_a_reset_of_the_peaks_do_not_keep_a_pool_from_coming_to_rest
             stats.page_creates + stats.maps + stats.unmaps
         };
         let before = calls();
-        let mut blocks = HashMap::new();
-        for line in trace.lines() {
-            let mut words = line.split_whitespace();
-            let (what, block) = (words.next().expect("an event"), words.next().expect("a block"));
-            if what == "a" {
-                let bytes = words.next().and_then(|bytes| bytes.parse().ok()).expect("bytes");
-                blocks.insert(block, pool.alloc(bytes, 0, stream).expect("memory"));
-            } else {
-                let at = blocks.remove(block).expect("a live block");
-                pool.free(at, stream).expect("a live block");
-            }
-        }
-        assert!(blocks.is_empty());
+        replay(&pool, &trace, stream);
         let mark = pool.mark_stream(stream);
         streams::synchronize(stream).expect("no work");
         pool.synchronized(mark);
@@ -161,6 +172,24 @@ fn a_synchronise_and_a_reset_of_the_peaks_do_not_keep_a_pool_from_coming_to_rest
     assert_eq!(counts[4..], [0, 0], "{counts:?}");
     drop(pool);
     streams::destroy(stream).expect("its end");
+}
+
+/// What cannot be done without is not shed again and again.
+#[test]
+fn a_pool_with_little_slack_comes_to_rest() {
+    let trace = training_step();
+    for slack in [0.0, 0.005, 0.01] {
+        let memory = Counting::new(true);
+        let pool = Pool::new(Config { slack, ..config() }, memory.clone()).expect("a pool");
+        let calls = || memory.calls(Call::Create) + memory.calls(Call::Map) + memory.calls(Call::Unmap);
+        let mut counts = Vec::new();
+        for _ in 0..9 {
+            let before = calls();
+            replay(&pool, &trace, STREAM);
+            counts.push(calls() - before);
+        }
+        assert_eq!(counts[6..], [0; 3], "{slack}: {counts:?}");
+    }
 }
 
 /// Replaces blocks at random. Page calls of each round, and the peak of what is held for what is live.

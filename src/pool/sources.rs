@@ -6,7 +6,7 @@ use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::backend::Backend;
 use crate::base::error::Error;
-use crate::config::MemoryKind;
+use crate::config::{MemoryKind, SLACK};
 use std::sync::atomic::Ordering;
 
 /// Pages are created no smaller than this where they may be, since a mapping costs the same whatever its size...
@@ -23,7 +23,8 @@ const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
-/// Rounds may hold this share of what they need beyond the slack, so that one page more is no reason to change anything.
+/// Rounds may hold this share of what they need beyond the slack, so that one page more is no reason to change anything. Where
+/// there is less slack than usual it may be beyond the usual one: with none they would shed for ever what they cannot do without.
 const BEYOND_SLACK: f64 = 1.0 / 256.0;
 const LEEWAY_PINNED: f64 = 0.03;
 
@@ -145,7 +146,7 @@ impl Pool {
     /// What rounds that need so much may hold without a doubt that they could do with less. To page-lock memory anew costs too
     /// much to find out.
     pub(super) fn ample(&self, needed: u64) -> u64 {
-        let held = (needed as f64 * (1.0 + self.config.slack + BEYOND_SLACK)) as u64;
+        let held = (needed as f64 * (1.0 + self.config.slack.max(SLACK) + BEYOND_SLACK)) as u64;
         match self.config.memory {
             MemoryKind::Pinned => u64::MAX,
             MemoryKind::Device | MemoryKind::Host => {
