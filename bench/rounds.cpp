@@ -193,9 +193,8 @@ struct Life {
     bool served = true, counted = true;
 };
 
-Life live(const Measure &measure, const Round &round) {
+Life live(const Measure &measure, const Round &round, Player &player) {
     Adaptor &adaptor = measure.adaptor;
-    Player player(adaptor, round);
     Life life = {};
     double requests = static_cast<double>(round.blocks());
     uint64_t pages = 0, before = 0, now = 0;
@@ -225,8 +224,9 @@ template <class Program> void settled(const Measure &measure, const char *name, 
             Random random(lives.size() + 1); // each life draws its own
             Round round(streams);
             program(round, random);
+            Player player(measure.adaptor, round); // whose streams outlive the allocator
             if (served && (served = measure.adaptor.begin(0))) {
-                lives.push_back(live(measure, round));
+                lives.push_back(live(measure, round, player));
                 measure.adaptor.end();
                 served = lives.back().served;
             }
