@@ -99,3 +99,29 @@ fn caches_make_way_for_a_rest_and_no_longer() {
     assert_eq!(rig.pool.stats().expect("stats").hits, allocations + 1);
     assert!(cache.free(at).is_some());
 }
+
+/// Each of the frees that lead to a low point has an event where the pool can record one only in calls that name the stream, but not
+/// each of thousands.
+#[test]
+fn thousands_of_frees_in_a_row_have_few_events() {
+    let _alone = alone();
+    let mut rig = Rig::new(2, false);
+    rig.rounds(3, powers, 3);
+    let mut random = Random(5);
+    let small: Vec<_> = (0..8000)
+        .map(|number| rig.alloc(40_000 + number % 9000, number as usize % 2, number as usize % 2))
+        .collect();
+    let mut large = Vec::new();
+    for number in 0..2001 {
+        if large.len() == 20 {
+            let block = large.swap_remove(random.below(20) as usize);
+            rig.free(block);
+        }
+        large.push(rig.alloc((1 << (19 + random.below(9))) + 1, number % 2, number % 2));
+    }
+    let before = rig.pool.stats().expect("stats").event_calls;
+    small.into_iter().for_each(|block| rig.free(block));
+    let events = rig.pool.stats().expect("stats").event_calls - before;
+    assert!((100..1000).contains(&events), "{events}");
+    large.into_iter().for_each(|block| rig.free(block));
+}

@@ -27,6 +27,9 @@ use crate::base::units::StreamHandle;
 pub(super) const NOBODY: u32 = u32::MAX;
 /// A stream that is alone may have this part of the pool free without an event.
 const PART: u64 = 32;
+/// Just before a rest, where there are several, each free has its event; of thousands in a row those that add up to this part
+/// of what is still in use.
+const PART_OF_REST: u64 = 64;
 /// Where there are several they may have this part of it together.
 const PART_OF_SEVERAL: u64 = 256;
 
@@ -175,7 +178,10 @@ impl Heap {
 
     fn is_worth_an_event(&mut self, stream: u32, crowded: bool) -> bool {
         let (frees, bytes) = self.arena(stream).unrecorded();
-        if self.is_resting() && self.has_several_streams() {
+        if self.is_resting()
+            && self.has_several_streams()
+            && (self.rest.is_row_short() || bytes >= self.used_now() / PART_OF_REST)
+        {
             return true;
         }
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {

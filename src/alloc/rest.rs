@@ -58,6 +58,8 @@ const ROUND: u32 = 64;
 
 /// After so many frees in a row the next one may be the last before a low point.
 const ROW: u32 = 4;
+/// A row of more frees than this is long.
+const LONG_ROW: u32 = 256;
 
 /// A round of the program that begins.
 struct Round {
@@ -179,6 +181,11 @@ impl Rest {
         }
         self.row += 1;
         used < self.low || self.row >= ROW
+    }
+
+    /// Were there only so many frees since the latest allocation that an event for each is not much?
+    pub(super) fn is_row_short(&self) -> bool {
+        self.row <= LONG_ROW
     }
 
     /// Pages have moved: some woke, some were mapped.
