@@ -51,6 +51,9 @@ public:
     // Those of them that make, map, unmap or release pages.
     virtual bool page_calls(uint64_t &) { return false; }
 
+    // Queues work on the stream that writes the block. false: this allocator's streams have none.
+    virtual bool write(void *, size_t, Stream) { return false; }
+
     virtual Stream stream_create() = 0;
     virtual void stream_destroy(Stream stream) = 0;
     virtual Event event_create() = 0;

@@ -1,9 +1,12 @@
 //! How soon programs that do the same again come to rounds that make no page call, what they hold then, and which calls are
 //! left. The programs are those of `tests/rounds.rs`, and one whose streams keep step, with other seeds.
 //!
-//! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold]`; untold: the pool does not hear that the
-//! program waits for its streams after each round, as where that is CUDA's own call.
+//! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold] [--work MICROSECONDS]`; untold: the pool does
+//! not hear that the program waits for its streams after each round, as where that is CUDA's own call; work: so much is queued on a
+//! block's stream each time, and the host goes on after one microsecond, in virtual time.
 
+#[path = "../tests/common/device.rs"]
+mod device;
 #[allow(dead_code)]
 #[path = "../tests/common/random.rs"]
 mod random;
@@ -41,8 +44,12 @@ fn run(
     seed: u64,
     rounds: usize,
     tells: bool,
+    work: u64,
 ) -> Outcome {
-    let mut rig = Rig::new(streams, declared);
+    let mut rig = match work {
+        0 => Rig::new(streams, declared),
+        micros => Rig::busy(streams, declared, micros * 1000),
+    };
     rig.tells = tells;
     let (mut counts, _) = rig.rounds(rounds - 1, program, seed);
     let before = rig.pool.stats().expect("stats").event_calls;
@@ -81,7 +88,7 @@ fn print(name: &str, streams: &str, declared: &str, outcomes: &[Outcome]) {
 }
 
 fn main() {
-    let mut options = [("--from", 301), ("--to", 314), ("--rounds", 40)];
+    let mut options = [("--from", 301), ("--to", 314), ("--rounds", 40), ("--work", 0)];
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let mut tells = true;
     while let Some(word) = words.next() {
@@ -92,16 +99,16 @@ fn main() {
         let number = words.next().and_then(|number| number.parse().ok());
         match (options.iter_mut().find(|option| option.0 == word), number) {
             (Some(option), Some(number)) => option.1 = number,
-            _ => panic!("expected --untold, or --from, --to or --rounds and a number, not {word}"),
+            _ => panic!("expected --untold, or --from, --to, --rounds or --work and a number, not {word}"),
         }
     }
-    let [(_, from), (_, to), (_, rounds)] = options;
+    let [(_, from), (_, to), (_, rounds), (_, work)] = options;
     assert!(
         from <= to && rounds >= 2,
         "--from is at most --to, and there are two rounds at least"
     );
     println!(
-        "{rounds} rounds, seeds {from} to {to}, waits told: {tells}. last: the last round with a page call; calls: page calls until then; events: their calls in the"
+        "{rounds} rounds, seeds {from} to {to}, waits told: {tells}, work: {work} us. last: the last round with a page call; calls: page calls until then; events: their calls in the"
     );
     println!(
         "last round; held / peak: at the end of it; apart: the least that streams which share nothing need together / peak"
@@ -124,7 +131,7 @@ fn main() {
     let mut all = Vec::new();
     for (name, program) in PROGRAMS {
         for setting in [(1, true), (2, true), (2, false), (4, true), (4, false), (5, true)] {
-            let outcome = |seed| run(program, setting, seed, rounds as usize, tells);
+            let outcome = |seed| run(program, setting, seed, rounds as usize, tells, work);
             let outcomes: Vec<Outcome> = (from..=to).map(outcome).collect();
             print(
                 name,

@@ -56,6 +56,44 @@ fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
     }
 }
 
+/// Where the host is ahead of the streams, what is complete when a request comes differs from round to round. Streams that keep to
+/// themselves settle all the same, without any look at each other, and hold what they need apart and a quarter more at most.
+#[test]
+fn busy_streams_come_to_rounds_without_page_calls() {
+    type Program = fn(&mut Rig, &mut Random);
+    let programs: [(&str, Program); 4] = [
+        ("powers", powers),
+        ("vectors", vectors),
+        ("rings", rings),
+        ("tails", tails),
+    ];
+    for (name, program) in programs {
+        for (count, declared, tells, seed) in [
+            (2, true, true, 5),
+            (4, true, false, 8),
+            (4, false, true, 5),
+            (5, true, true, 6),
+        ] {
+            let mut rig = Rig::busy(count, declared, 20_000);
+            rig.tells = tells;
+            let (counts, _) = rig.rounds(36, program, seed);
+            let before = rig.pool.stats().expect("stats").event_calls;
+            let (last, held) = rig.rounds(4, program, seed);
+            let events = rig.pool.stats().expect("stats").event_calls - before;
+            let what = || {
+                format!(
+                    "{name}, {count} streams, declared: {declared}, told: {tells}, held {held}, apart {}, events {events}: {counts:?}",
+                    rig.apart()
+                )
+            };
+            assert!(counts[0] > 0, "{}", what());
+            assert_eq!(last, [0; 4], "{}", what());
+            assert!(held < 1.3 * rig.apart(), "{}", what());
+            assert!(!declared || events == 0, "{}", what());
+        }
+    }
+}
+
 /// What one stream frees another one gets by an event, or not at all: so where the peaks of streams add up to more than the peak of
 /// all, rounds without any call hold more than that. A program may choose them.
 #[test]

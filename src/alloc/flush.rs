@@ -402,6 +402,7 @@ impl Heap {
     fn take_back(&mut self, cache: &Cache, bytes: u64) {
         // while it is still kept, so that the peak is right
         self.set_used(self.stats.used - bytes);
+        self.got_back(cache.arena, bytes);
         let kept = cache.withdraw().expect("looked at just now");
         self.directory.end_kept(kept.at, kept.piece);
         self.stats.frees += 1;
@@ -412,7 +413,7 @@ impl Heap {
     #[inline]
     fn return_kept(&mut self, kept: Kept, arena: u32) {
         // whether it is complete by now is chance, on which the layout of a stream that is alone should not depend
-        let complete = !self.is_alone(arena) && self.is_complete(arena, kept.seq);
+        let complete = !self.is_alone(arena) && !self.partition.is_on() && self.is_complete(arena, kept.seq);
         match kept.piece {
             Piece::Large { .. } => {
                 let id = self.node_of(kept.at);
@@ -524,6 +525,7 @@ impl Heap {
         self.find_peak();
         self.needed = self.used_now();
         self.leeway.end();
+        self.partition.end();
         self.set_caching();
     }
 

@@ -15,6 +15,7 @@ use super::limbo::{Limbo, Users};
 use super::node::{Kind, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
+use super::partition::Partition;
 use super::rest::Rest;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
@@ -43,6 +44,8 @@ pub struct Heap {
     pub needed: u64,
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,
+    /// Whether streams keep to themselves.
+    pub partition: Partition,
     /// When memory is to be made ahead of use.
     pub ahead: Ahead,
     /// What was needed while the device is short.
@@ -132,6 +135,7 @@ impl Heap {
             rest: Rest::default(),
             needed: 0,
             leeway: Leeway::default(),
+            partition: Partition::default(),
             ahead: Ahead::default(),
             spare: Spare::default(),
             slabs: Slabs::default(),
@@ -168,6 +172,7 @@ impl Heap {
             None => self.alloc_large(bytes, align, stream)?,
         };
         self.stats.allocations += 1;
+        self.took(stream, bytes);
         self.expect_stream();
         self.born(at, stream);
         Some(at)
@@ -219,6 +224,7 @@ impl Heap {
         self.stats.frees += 1;
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);
+        self.got_back(stream, bytes);
         self.expect_rest();
         if let Block::Small(slab, _) = block
             && complete

@@ -29,6 +29,7 @@ pub mod lists;
 pub mod node;
 pub mod order;
 pub mod page;
+pub mod partition;
 pub mod plan;
 pub mod release;
 pub mod rest;

@@ -20,6 +20,7 @@
 use super::bins::Bins;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
+use super::partition::Patience;
 use super::size::CLASSES;
 use super::slab::StrayList;
 use crate::backend::Event;
@@ -90,6 +91,11 @@ pub struct Arena {
     pub(super) counted_from: u64,
     /// Blocks of other streams' slabs that were freed on this stream, oldest first.
     pub strays: StrayList,
+    /// How long a request waits for its work to be complete.
+    pub patience: Patience,
+    /// Bytes that it has taken in this round beyond those freed on it, and the most of that.
+    pub(super) taken: i64,
+    pub(super) most_taken: i64,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
     /// Of these bytes, those of strays.
@@ -119,6 +125,9 @@ impl Arena {
             uncovered: 0,
             counted_from: 0,
             strays: StrayList::default(),
+            patience: Patience::default(),
+            taken: 0,
+            most_taken: 0,
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
             unrecorded_strays: 0,

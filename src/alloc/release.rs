@@ -122,7 +122,7 @@ impl Heap {
         match leaving.mappings.last() {
             // the home is the last to go
             Some(&(_, home)) if self.pages.page(leaving.page).mappings.contains(&home) => {
-                self.occupy(home, 0, leaving.bytes, COMMON);
+                self.occupy(home, 0, leaving.bytes, (COMMON, 0));
             }
             _ => self.pages.loose.push(leaving.page),
         }

@@ -249,6 +249,11 @@ impl Rest {
         self.sheds <= SHEDS
     }
 
+    /// It may as often as if it never had.
+    pub(super) fn sheds_anew(&mut self) {
+        self.sheds = 0;
+    }
+
     /// Are the pages small that a pool makes which needs so much? Larger ones had it hold too much.
     pub fn is_fine(&self, needed: u64) -> bool {
         needed <= self.fine_for / 4 * GROWN
@@ -290,7 +295,7 @@ impl Heap {
 
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents. Is memory to be
     /// shed, where more than `ample` is too much?
-    pub fn come_to_rest(&mut self, stream: u32, ample: u64) -> bool {
+    pub fn come_to_rest(&mut self, stream: u32, ample: u64, may: bool) -> bool {
         // those of streams whose work is complete are everybody's, as what lies beside them is
         self.share_slabs();
         self.flush_slabs();
@@ -302,6 +307,9 @@ impl Heap {
             .filter(|(_, page)| page.is_away())
             .map(|(id, _)| id)
             .collect();
+        for stream in self.streams() {
+            self.reunite(stream);
+        }
         for page in away {
             self.go_home(page, stream);
         }
@@ -318,6 +326,7 @@ impl Heap {
             return false;
         };
         self.leeway.begin_round(again);
+        self.begin_round_of_streams(used, again, may);
         sheds
     }
 
@@ -395,6 +404,7 @@ impl Heap {
         self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
         let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
         self.stats.pages_moved += woken + mapped;
+        self.partition.mapped(mapped + plan.create.len() as u64);
         let pages = self.pages.count();
         self.rest.count_cleared(plan.clear.len() as u64, pages);
         if woken + mapped > 0 {
@@ -402,12 +412,13 @@ impl Heap {
             self.rest.moved(woken, mapped, pages, used, self.needed);
             self.rest.windows += 1;
             self.rest.known += u64::from(plan.known);
-            let again = !plan.novel && !self.rest.gave_up;
+            let by_chance = self.partition.is_by_chance();
+            let again = !plan.novel && !self.rest.gave_up && !by_chance;
             // near the limit there is nothing to be tried, since what it may hold is given
             let tried = self.rest.moved > TRIED * pages || self.is_crowded();
             // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
-            if tried && !self.rest.is_alike() && (!again || mapped > 0) {
+            if tried && (by_chance || !self.rest.is_alike()) && (!again || mapped > 0) {
                 self.leeway.moved(self.stats.allocations, again);
             }
         }
@@ -420,6 +431,7 @@ impl Heap {
         let at = self.pages.mapping(from).at;
         let mut pieces = Vec::new();
         let mut id = self.node_at(at);
+        let stream = self.owner_within(id, at + bytes).unwrap_or(stream);
         while id != NIL && self.space.nodes[id].start < at + bytes {
             let node = &self.space.nodes[id];
             if node.kind != Kind::Free || !self.usable(id, stream) {
@@ -432,6 +444,18 @@ impl Heap {
             let owner = self.vacate(from, lo, hi);
             self.occupy(to, lo, hi, owner);
         }
+    }
+
+    /// The stream that has the first free extent from `id` on, up to `end`, that is not everybody's.
+    fn owner_within(&self, mut id: NodeId, end: u64) -> Option<u32> {
+        while id != NIL && self.space.nodes[id].start < end {
+            let node = &self.space.nodes[id];
+            if node.kind == Kind::Free && node.owner != COMMON {
+                return Some(node.owner);
+            }
+            id = node.next;
+        }
+        None
     }
 
     fn node_at(&self, at: u64) -> NodeId {
@@ -493,8 +517,8 @@ impl Heap {
                 };
                 let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
                 if self.space.nodes[id].kind == Kind::Free {
-                    self.vacate(from, lo, hi);
-                    self.occupy(to, lo, hi, owner);
+                    let (_, seq) = self.vacate(from, lo, hi);
+                    self.occupy(to, lo, hi, (owner, seq));
                 }
                 done = hi;
             }

@@ -56,8 +56,8 @@ pub struct Alias {
     hi: u64,
     /// Their home until now; NIL: the page was loose.
     from: MappingId,
-    /// Whose they were.
-    owner: u32,
+    /// Whose they were, and under which number.
+    owner: (u32, u64),
     done: bool,
 }
 
@@ -81,7 +81,7 @@ impl Heap {
             match *fill {
                 Fill::Wake { at, to, from } => {
                     let here = self.pages.mapping(self.space.mapping_at(at)).at;
-                    plan.own |= self.vacate(from, at - here, to - here) != COMMON;
+                    plan.own |= self.vacate(from, at - here, to - here).0 != COMMON;
                     reach(at, to);
                 }
                 Fill::Clear(mapping) => {
@@ -98,11 +98,11 @@ impl Heap {
                 } => {
                     let owner = if from == NIL {
                         self.pages.loose.retain(|&loose| loose != page);
-                        COMMON
+                        (COMMON, 0)
                     } else {
                         self.vacate(from, lo, hi)
                     };
-                    plan.own |= owner != COMMON;
+                    plan.own |= owner.0 != COMMON;
                     let (handle, bytes) = (self.pages.page(page).handle, self.pages.page(page).bytes);
                     plan.alias.push(Alias {
                         at,
@@ -167,8 +167,8 @@ impl Heap {
     }
 
     /// The bytes `[lo, hi)` of a page, free at home in `mapping`, leave it and count as idle. Returns whose
-    /// they were.
-    pub(super) fn vacate(&mut self, mapping: MappingId, lo: u64, hi: u64) -> u32 {
+    /// they were, and under which number.
+    pub(super) fn vacate(&mut self, mapping: MappingId, lo: u64, hi: u64) -> (u32, u64) {
         let at = self.pages.mapping(mapping).at;
         let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + lo) else {
             unreachable!("in a range")
@@ -179,12 +179,12 @@ impl Heap {
         self.pages.leave_home(mapping, hi - lo, user);
         self.space.set_unbacked(piece, Kind::Hole);
         self.stats.idle += hi - lo;
-        owner
+        (owner, seq)
     }
 
     /// The idle bytes `[lo, hi)` of a page come home to `mapping`, where there is a hole, and are free for
-    /// `owner`.
-    pub(super) fn occupy(&mut self, mapping: MappingId, lo: u64, hi: u64, owner: u32) {
+    /// `owner` since `seq`.
+    pub(super) fn occupy(&mut self, mapping: MappingId, lo: u64, hi: u64, (owner, seq): (u32, u64)) {
         let at = self.pages.mapping(mapping).at;
         let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + lo) else {
             unreachable!("in a range")
@@ -192,7 +192,10 @@ impl Heap {
         let piece = self.space.carve_unbacked(id, at + lo, at + hi);
         self.pages.come_home(mapping, hi - lo);
         self.stats.idle -= hi - lo;
-        self.put_free(piece, owner);
+        match owner {
+            COMMON => self.put_free(piece, COMMON),
+            owner => self.put_free_since(piece, owner, seq),
+        }
     }
 
     /// A mapping in a plan's way was removed.
@@ -262,10 +265,10 @@ impl Heap {
                 self.pages.loose.push(alias.page);
             } else {
                 // if its stream has come to an end, all that was queued on it is complete
-                let owner = if self.arenas[alias.owner as usize].is_some() {
+                let owner = if self.arenas[alias.owner.0 as usize].is_some() {
                     alias.owner
                 } else {
-                    COMMON
+                    (COMMON, 0)
                 };
                 self.occupy(alias.from, alias.lo, alias.hi, owner);
             }

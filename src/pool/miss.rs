@@ -148,6 +148,9 @@ impl Pool {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
+        if let Some(at) = self.keep_apart(grow, request, said)? {
+            return Ok(Some(at));
+        }
         if self.learn_what_is_safe(request.stream, false)?
             && let Some(at) = self.again(request)?
         {
@@ -199,6 +202,28 @@ impl Pool {
             self.give_back_all(grow);
         }
         Ok(got)
+    }
+
+    /// Where streams keep to themselves: what the stream itself has, and what it may have more without another one's.
+    fn keep_apart(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        if !self.books()?.partition.is_on() {
+            return Ok(None);
+        }
+        if let Some(at) = self.as_before(request)? {
+            return Ok(Some(at));
+        }
+        let need = Heap::need(request.bytes, request.align);
+        self.flush_own(request.own, need, request.stream)?;
+        if let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        let room = self.room_of_streams(need.0)?;
+        self.fill_in_steps(grow, request, said, self.steps(room))
     }
 
     /// What is left may be too short for a slab's run: then a small request gets a block of a longer class, or one of no slab.
@@ -305,10 +330,17 @@ impl Pool {
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         let refused = self.pressure.is_refused();
-        let got = self.fill_in_steps(grow, request, said)?;
+        let steps = || -> Result<_, Error> {
+            let (len, _) = Heap::need(request.bytes, request.align);
+            Ok(match self.apart {
+                true => self.steps_apart(len)?,
+                false => self.steps(self.room(len)?),
+            })
+        };
+        let got = self.fill_in_steps(grow, request, said, steps()?)?;
         if got.is_none() && !refused && self.pressure.is_refused() {
             // the plans that failed had counted on more than the device has
-            return self.fill_in_steps(grow, request, said);
+            return self.fill_in_steps(grow, request, said, steps()?);
         }
         Ok(got)
     }
@@ -318,12 +350,9 @@ impl Pool {
         grow: &mut Growth,
         request: Request,
         said: &mut String,
+        steps: Vec<Sources>,
     ) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
-        let steps = match self.apart {
-            true => self.steps_apart(len)?,
-            false => self.steps(self.room(len)?),
-        };
         for mut sources in steps {
             // an earlier step may have created pages, and failed or lost them to another thread
             sources.create = sources.create.min(self.below_limit()?);
@@ -456,10 +485,11 @@ impl Pool {
         };
         let mut heap = self.books()?;
         let near = self.is_tight(heap.needed);
-        let ample = self.ample(heap.needed);
+        let ample = self.ample_for(&heap);
+        let may = self.may_partition(&heap);
         heap.flush(Whose::All, |_| false);
         let rests = heap.begin_rest(!near);
-        if rests && heap.has_several_streams() && heap.reuse.opportunistic {
+        if rests && heap.has_several_streams() && heap.reuse.opportunistic && !heap.partition.is_on() {
             // what is complete becomes everybody's first: extents of two owners are not joined, pages that are partly another
             // stream's do not come home, and who freed what is chance
             drop(heap);
@@ -470,7 +500,7 @@ impl Pool {
         let mut sheds = false;
         if rests {
             let index = index_for_alloc(&mut heap, stream);
-            sheds = heap.come_to_rest(index, ample);
+            sheds = heap.come_to_rest(index, ample, may);
         }
         let largest = self.page_sizes(heap.needed, &heap).1;
         drop(heap);

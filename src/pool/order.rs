@@ -92,7 +92,9 @@ impl Pool {
         let Ok(mut heap) = self.books() else { return };
         let tidies = mark.whole && heap.has_several_streams();
         heap.complete(&mark.clock, &mut self.stale.lock());
-        heap.absorb_complete(None);
+        if !heap.partition.is_on() {
+            heap.absorb_complete(None);
+        }
         if tidies {
             heap.tidy();
         }
@@ -177,13 +179,16 @@ impl Pool {
             .map(|stream| {
                 let arena = heap.arena(stream);
                 // the stream that asks has likely got work by now, unless the event was recorded just for this
-                let patient = patient && (asks != Some(stream) || arena.reach.is_some());
+                let patient = patient
+                    && (asks != Some(stream) || arena.reach.is_some())
+                    && (asks.is_none() || arena.patience.waits());
                 (stream, patient, arena.events.iter().copied().collect())
             })
             .collect();
         drop(heap);
         let start = Instant::now();
         let mut done = Clock::new();
+        let mut looks = Vec::new();
         for (stream, patient, events) in waiting {
             let Some(&(event, newest)) = events.last() else {
                 continue;
@@ -192,6 +197,9 @@ impl Pool {
             while answer == Ok(false) && patient && start.elapsed() < NOTICE {
                 std::hint::spin_loop();
                 answer = self.backend.query(event);
+            }
+            if asks.is_some() {
+                looks.push((stream, answer != Ok(true)));
             }
             if answer == Ok(true) {
                 done.push((stream, newest)); // when the newest is complete, all are
@@ -205,6 +213,11 @@ impl Pool {
                     .last()
                     .map(|event| (stream, event.1)),
             );
+        }
+        if let Ok(mut heap) = self.books() {
+            for (stream, in_vain) in looks {
+                heap.looked(stream, in_vain);
+            }
         }
         self.confirm(&done, asks)
     }

@@ -27,8 +27,11 @@ const SLACK_NEAR: f64 = 0.005;
 /// there is less slack than usual it may be beyond the usual one: with none they would shed for ever what they cannot do without.
 const BEYOND_SLACK: f64 = 1.0 / 256.0;
 const LEEWAY_PINNED: f64 = 0.03;
+/// Streams that keep to themselves may have this part of what they need more, rather than look at others.
+const MORE_APART: u64 = 8;
 
 /// Bytes that may be created, and in what pages.
+#[derive(Clone, Copy)]
 pub(super) struct Room {
     /// Before any page is moved: a quarter of the slack.
     early: u64,
@@ -38,6 +41,11 @@ pub(super) struct Room {
     limit: u64,
     page_min: u64,
     page_max: u64,
+}
+
+/// The most that is held by streams that keep to themselves and need so much.
+fn most_apart(need: u64) -> u64 {
+    need.saturating_add(need / MORE_APART)
 }
 
 impl Pool {
@@ -159,6 +167,14 @@ impl Pool {
         }
     }
 
+    /// The same for what a pool needs now, where what streams that keep to themselves may have more is no doubt.
+    pub(super) fn ample_for(&self, heap: &Heap) -> u64 {
+        match heap.partition.is_on() {
+            true => self.ample(most_apart(heap.base())),
+            false => self.ample(heap.needed),
+        }
+    }
+
     /// The most that requests without order may have beyond the slack, as a share. To page-lock memory takes six times as
     /// long as to map what there is (0.25 and 0.04 ms a MiB on an H100's host), and the host needs its memory.
     fn most_leeway(&self) -> f64 {
@@ -168,11 +184,35 @@ impl Pool {
         }
     }
 
+    /// May the pool hold so much that streams keep to themselves? Not where that would come near a limit, nor where memory is dear.
+    pub(super) fn may_partition(&self, heap: &Heap) -> bool {
+        let most = most_apart(heap.need_apart());
+        let limit = match self.config.max_bytes {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        !self.apart
+            && self.config.memory != MemoryKind::Pinned
+            && !self.pressure.is_short()
+            && most <= limit.min(heap.release_threshold)
+    }
+
+    /// What may be created before a request that finds nothing of its own stream's looks at others.
+    pub(super) fn room_of_streams(&self, len: u64) -> Result<Room, Error> {
+        let room = self.room(len)?;
+        let heap = self.books()?;
+        let left = most_apart(heap.base()).saturating_sub(heap.stats.reserved);
+        Ok(Room {
+            limit: room.limit.min(left),
+            ..room
+        })
+    }
+
     pub(super) fn room(&self, len: u64) -> Result<Room, Error> {
         let heap = self.books()?;
         let stats = &heap.stats;
         let limit = self.left(stats.reserved);
-        let peak = heap.needed.max(heap.used_now() + len);
+        let peak = heap.base().max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak, &heap);
         let slack = match self.is_tight(peak) {
             true => self.config.slack.min(SLACK_NEAR),

@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code)]
 pub mod cuda;
+pub mod device;
 pub mod hook;
 pub mod op;
 pub mod program;

@@ -1,7 +1,10 @@
 //! Programs that do the same again and again on several streams, with what their thread keeps.
 
+use super::device::Device;
 use super::random::Random;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use weir::backend::Backend;
 use weir::backend::host::{HostBackend, streams};
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::{Config, MemoryKind};
@@ -13,12 +16,22 @@ const M: u64 = 1 << 20;
 /// A block, its bytes, and the stream that will free it.
 pub type Block = (Addr, u64, usize);
 
-/// A pool with some streams of the host, on which nothing is at work, and the thread's cache for each.
+/// Streams that the host is ahead of.
+struct Busy {
+    device: Arc<Device>,
+    /// What is queued on a block's stream when it is handed out, in nanoseconds.
+    work: u64,
+    /// The host does not take the same time in each round.
+    pace: Random,
+}
+
+/// A pool with some streams, and the thread's cache for each: of the host, on which nothing is at work, or busy ones.
 pub struct Rig {
     pub pool: Pool,
     pub streams: Vec<(StreamHandle, ThreadCache)>,
     /// The pool hears that the program has waited for a stream. It need not.
     pub tells: bool,
+    busy: Option<Busy>,
     live: u64,
     pub peak: u64,
     /// What each stream has taken more than it has been given, and the most of it.
@@ -31,16 +44,38 @@ impl Rig {
     }
 
     pub fn with(config: Config, count: usize) -> Rig {
-        let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
-        let stream = |_| {
-            let stream = streams::create().expect("a stream");
-            (stream, pool.open_cache(stream).expect("a cache"))
-        };
+        let stream = |_| streams::create().expect("a stream");
         let streams = (0..count).map(stream).collect();
+        Rig::over(config, HostBackend::new().expect("host memory"), streams, None)
+    }
+
+    /// Streams on which so many nanoseconds of work are queued for each block.
+    pub fn busy(count: usize, declared: bool, work: u64) -> Rig {
+        let device = Device::new();
+        let busy = Busy {
+            device: device.clone(),
+            work,
+            pace: Random(7),
+        };
+        let streams = (64..64 + count).map(StreamHandle).collect();
+        Rig::over(options(declared), device, streams, Some(busy))
+    }
+
+    fn over(
+        config: Config,
+        backend: Arc<dyn Backend>,
+        streams: Vec<StreamHandle>,
+        busy: Option<Busy>,
+    ) -> Rig {
+        let pool = Pool::new(config, backend).expect("a pool");
+        let count = streams.len();
+        let open = |stream| (stream, pool.open_cache(stream).expect("a cache"));
+        let streams = streams.into_iter().map(open).collect();
         Rig {
             pool,
             streams,
             tells: true,
+            busy,
             live: 0,
             peak: 0,
             taken: vec![(0, 0); count],
@@ -55,6 +90,10 @@ impl Rig {
                 .alloc_beside(Some(cache), bytes, 0, *stream)
                 .expect("memory")
         });
+        if let Some(busy) = &mut self.busy {
+            busy.device.host(PACE / 2 + busy.pace.below(PACE));
+            busy.device.queue(*stream, busy.work);
+        }
         self.live += bytes;
         let (taken, most) = &mut self.taken[on];
         *taken += bytes as i64;
@@ -94,7 +133,10 @@ impl Rig {
             assert_eq!(self.live, 0);
             for &(stream, _) in &self.streams {
                 let mark = self.pool.mark_stream(stream);
-                streams::synchronize(stream).expect("no work");
+                match &self.busy {
+                    Some(busy) => busy.device.wait_for_all(),
+                    None => streams::synchronize(stream).expect("no work"),
+                }
                 if self.tells {
                     self.pool.synchronized(mark);
                 }
@@ -126,11 +168,15 @@ impl Drop for Rig {
     fn drop(&mut self) {
         for (stream, cache) in &self.streams {
             self.pool.close_cache(cache);
-            streams::destroy(*stream).expect("its end");
+            if self.busy.is_none() {
+                streams::destroy(*stream).expect("its end");
+            }
         }
     }
 }
 
+/// What the program does between two blocks takes so many nanoseconds on average.
+const PACE: u64 = 1000;
 const STEPS: usize = 1500;
 
 /// Blocks of one byte more than a power of two, up to 256 MiB, on any stream: one that is live goes for each that comes.

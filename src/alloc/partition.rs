@@ -1,0 +1,249 @@
+//! Whether streams keep to themselves.
+//!
+//! What one stream freed is another's once its work is seen to be complete. Where the host is ahead of the streams, when
+//! that is is chance: what a request finds differs from round to round, other pages have to be moved for it each time, and no
+//! round finds the layout of the one before. So if rounds that begin alike go on mapping pages, and looks at other
+//! streams are in vain now and then, memory is *partitioned*: what a stream freed stays its own, its work complete or not,
+//! and the pool may hold what the streams need apart. What a request finds then depends on the stream's own requests, and
+//! rounds settle as those of one stream do. Only a request that would have the pool hold yet more looks at other streams.
+//!
+//! What streams need apart is the sum, over all of them, of the most that each took in a round beyond what was freed on it.
+//! A pool that would have to hold several times what is in use for it, and holds less, or that may not hold so much, goes on as it
+//! is; but it knows that its rounds differ by chance, and may hold more so that pages need not move (`leeway`).
+//!
+//! No lock of its own: the heap's. Callers: `rest` begins rounds and counts what they map, `pool::order` tells of looks at
+//! streams, `pool::miss` asks.
+
+use super::heap::Heap;
+
+/// So many rounds in a row that begin alike and map pages differ by chance...
+const ROUNDS: u32 = 4;
+/// ...if of so many looks at a stream one or more found it at work.
+const VAIN: u64 = 64;
+/// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
+const MOST_HALVES: u64 = 5;
+/// Unless one part in so many of what is in use, or more, was taken on some streams in a round and freed on others.
+const PASSED: u64 = 16;
+/// After waiting in vain so often in a row a look at a stream does not wait...
+const PATIENCE: u32 = 8;
+/// ...for so many looks.
+const IMPATIENCE: u32 = 63;
+
+/// Whether they do, and what says so.
+#[derive(Debug, Default)]
+pub struct Partition {
+    on: bool,
+    /// Looks at a stream's events in this round...
+    looks: u64,
+    /// ...and those that found it at work.
+    vain: u64,
+    /// Pages mapped in this round.
+    mapped: u64,
+    /// Rounds in a row that differed by chance.
+    by_chance: u32,
+    /// What is needed if no stream gets what another one freed.
+    need: u64,
+}
+
+/// How long a look at a stream waits.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Times in a row that waiting was in vain.
+    vain: u32,
+    /// Looks that do not wait.
+    skip: u32,
+}
+
+impl Patience {
+    /// Does the next look wait?
+    pub fn waits(&self) -> bool {
+        self.skip == 0
+    }
+
+    fn looked(&mut self, in_vain: bool) {
+        match (in_vain, self.skip) {
+            (false, _) => *self = Patience::default(),
+            (true, 0) => {
+                self.vain = (self.vain + 1).min(PATIENCE);
+                self.skip = if self.vain == PATIENCE { IMPATIENCE } else { 0 };
+            }
+            (true, _) => self.skip -= 1,
+        }
+    }
+}
+
+impl Partition {
+    /// Do streams keep to themselves?
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Do rounds differ by chance?
+    pub(super) fn is_by_chance(&self) -> bool {
+        !self.on && self.by_chance >= ROUNDS
+    }
+
+    /// Pages were mapped for a request.
+    pub(super) fn mapped(&mut self, pages: u64) {
+        self.mapped += pages;
+    }
+
+    /// A round begins, like the one before or `again` not. Streams needed so much `apart` in that one. The pool needs `needed` if
+    /// they share, holds `held`, and `may` hold more.
+    fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: bool) {
+        let (looks, vain, mapped) = (self.looks, self.vain, self.mapped);
+        (self.looks, self.vain, self.mapped) = (0, 0, 0);
+        if again {
+            self.need = self.need.max(apart);
+        }
+        if !self.on {
+            let by_chance = again && mapped > 0 && vain > 0 && vain * VAIN >= looks;
+            self.by_chance = if by_chance { self.by_chance + 1 } else { 0 };
+        }
+        let is_worth_it = self.need * 2 <= needed * MOST_HALVES || self.need <= held;
+        self.on = may && (self.on || self.is_by_chance() && is_worth_it);
+    }
+
+    /// Less may be needed from now on.
+    pub fn end(&mut self) {
+        *self = Partition::default();
+    }
+}
+
+impl Heap {
+    /// What the pool needs: the most that was in use, or what streams need that keep to themselves.
+    pub fn base(&self) -> u64 {
+        match self.partition.on {
+            true => self.needed.max(self.partition.need),
+            false => self.needed,
+        }
+    }
+
+    /// What it would need if streams kept to themselves, as far as is known.
+    pub fn need_apart(&self) -> u64 {
+        self.needed.max(self.partition.need)
+    }
+
+    /// A request looked whether the work of a stream is complete.
+    pub fn looked(&mut self, stream: u32, in_vain: bool) {
+        self.partition.looks += 1;
+        self.partition.vain += u64::from(in_vain);
+        if let Some(arena) = self.arenas[stream as usize].as_mut() {
+            arena.patience.looked(in_vain);
+        }
+    }
+
+    /// A stream has taken `bytes`.
+    #[inline(always)]
+    pub(super) fn took(&mut self, stream: u32, bytes: u64) {
+        let arena = self.arena_mut(stream);
+        arena.taken += bytes as i64;
+        arena.most_taken = arena.most_taken.max(arena.taken);
+    }
+
+    /// They were freed on a stream.
+    #[inline(always)]
+    pub(super) fn got_back(&mut self, stream: u32, bytes: u64) {
+        self.arena_mut(stream).taken -= bytes as i64;
+    }
+
+    /// A round begins, with so much in use, like the one before or `again` not. The pool `may` hold more than it needs.
+    pub(super) fn begin_round_of_streams(&mut self, used: u64, again: bool, may: bool) {
+        let (mut apart, mut passed) = (used, 0);
+        for stream in self.streams() {
+            let arena = self.arena_mut(stream);
+            apart += arena.most_taken as u64;
+            passed += arena.taken.max(0) as u64;
+            (arena.taken, arena.most_taken) = (0, 0);
+        }
+        // what streams pass on would have to come back
+        let may = may && passed <= self.needed / PASSED;
+        let was = self.partition.is_on();
+        self.partition
+            .begin_round(again, apart, self.needed, self.stats.reserved, may);
+        if self.partition.is_on() && !was {
+            // there is an order within each stream, and what chance made the pool hold may go
+            self.leeway.end();
+            self.rest.sheds_anew();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round like the one before, with so many looks, some in vain, and pages mapped.
+    fn round(partition: &mut Partition, looks: u64, vain: u64, mapped: u64, apart: u64) {
+        (partition.looks, partition.vain, partition.mapped) = (looks, vain, mapped);
+        partition.begin_round(true, apart, 100, 200, true);
+    }
+
+    #[test]
+    fn rounds_that_differ_by_chance_partition_memory() {
+        let mut partition = Partition::default();
+        for _ in 1..ROUNDS {
+            round(&mut partition, VAIN, 1, 1, 150);
+            assert!(!partition.is_on());
+        }
+        round(&mut partition, VAIN, 1, 1, 150);
+        assert!(partition.is_on());
+        // and nothing is looked at any more
+        round(&mut partition, 0, 0, 1, 150);
+        assert!(partition.is_on());
+        partition.begin_round(true, 150, 100, 200, false);
+        assert!(!partition.is_on(), "the pool may not hold so much");
+    }
+
+    #[test]
+    fn rounds_that_settle_do_not() {
+        for (looks, vain, mapped) in [(VAIN, 1, 0), (VAIN + 1, 1, 1), (VAIN, 0, 1), (0, 0, 1)] {
+            let mut partition = Partition::default();
+            for _ in 0..10 {
+                round(&mut partition, VAIN, 1, 1, 150);
+                round(&mut partition, looks, vain, mapped, 150);
+            }
+            assert!(!partition.is_on() && !partition.is_by_chance());
+        }
+        let mut partition = Partition::default();
+        for _ in 0..10 {
+            (partition.looks, partition.vain, partition.mapped) = (1, 1, 1);
+            partition.begin_round(false, 150, 100, 200, true);
+        }
+        assert!(!partition.is_on());
+    }
+
+    #[test]
+    fn several_times_what_is_in_use_is_too_much() {
+        let mut partition = Partition::default();
+        for _ in 0..10 {
+            round(&mut partition, 1, 1, 1, 251);
+        }
+        assert!(!partition.is_on() && partition.is_by_chance());
+        let mut partition = Partition::default();
+        for _ in 0..ROUNDS {
+            round(&mut partition, 1, 1, 1, 250);
+        }
+        assert!(partition.is_on());
+        let mut partition = Partition::default();
+        for _ in 0..ROUNDS {
+            (partition.looks, partition.vain, partition.mapped) = (1, 1, 1);
+            partition.begin_round(true, 300, 100, 300, true);
+        }
+        assert!(partition.is_on(), "no less is held where they share");
+    }
+
+    #[test]
+    fn who_waited_in_vain_waits_less() {
+        let mut patience = Patience::default();
+        let mut waited = 0;
+        for _ in 0..1000 {
+            waited += u32::from(patience.waits());
+            patience.looked(true);
+        }
+        assert_eq!(waited, PATIENCE + (1000 - PATIENCE) / (IMPATIENCE + 1));
+        patience.looked(false);
+        assert!(patience.waits());
+    }
+}
