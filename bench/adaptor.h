@@ -51,8 +51,9 @@ public:
     // Those of them that make, map, unmap or release pages.
     virtual bool page_calls(uint64_t &) { return false; }
 
-    // Queues work on the stream that writes the block. false: this allocator's streams have none.
-    virtual bool write(void *, size_t, Stream) { return false; }
+    // Can work be queued on its streams? Then `write` queues some that writes the block.
+    virtual bool has_work() const { return false; }
+    virtual void write(void *, size_t, Stream) {}
 
     virtual Stream stream_create() = 0;
     virtual void stream_destroy(Stream stream) = 0;

@@ -70,3 +70,4 @@ void pairs(const Measure &measure);
 void replay(const Measure &measure);
 void fit(const Measure &measure);
 void rounds(const Measure &measure);
+void busy(const Measure &measure);

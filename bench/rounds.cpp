@@ -1,5 +1,6 @@
 // Programs that do the same again, round by round, on one stream and on four: what a request costs in the first round and
-// in the last one, what is held, and, where the allocator tells, in which round it made its last page call.
+// in the last one, what is held, and, where the allocator tells, in which round it made its last page call; and the same where
+// each block is written by its stream, which the host is ahead of then.
 #include "measure.h"
 #include <algorithm>
 #include <deque>
@@ -10,6 +11,7 @@ namespace {
 constexpr size_t KiB = 1 << 10, MiB = 1 << 20;
 constexpr size_t REQUESTS = 1500; // in a round
 constexpr size_t ROUNDS = 24;
+constexpr const char *BUSY = "busy";
 
 struct Step {
     bool alloc;
@@ -135,7 +137,8 @@ void rings(Round &round, Random &random) {
 
 class Player {
 public:
-    Player(Adaptor &adaptor, const Round &round) : adaptor_(adaptor), round_(round), blocks_(round.blocks()) {
+    Player(Adaptor &adaptor, const Round &round, bool writes)
+        : adaptor_(adaptor), round_(round), writes_(writes), blocks_(round.blocks()) {
         for (size_t i = 0; i < round.streams; i++) {
             streams_.push_back(adaptor.stream_create());
             events_.push_back(adaptor.event_create());
@@ -163,6 +166,9 @@ public:
                 }
                 return false;
             }
+            if (writes_ && step.alloc) {
+                adaptor_.write(blocks_[step.block], step.bytes, streams_[step.from]);
+            }
         }
         adaptor_.synchronize();
         return true;
@@ -182,6 +188,7 @@ private:
 
     Adaptor &adaptor_;
     const Round &round_;
+    const bool writes_;
     std::vector<Stream> streams_;
     std::vector<Event> events_;
     std::vector<void *> blocks_;
@@ -215,7 +222,8 @@ Life live(const Measure &measure, const Round &round, Player &player) {
     return life;
 }
 
-template <class Program> void settled(const Measure &measure, const char *name, Program program) {
+template <class Program> void settled(const Measure &measure, const char *scenario, const char *name, Program program) {
+    const bool writes = scenario == BUSY;
     for (size_t streams : {1, 4}) {
         std::string which = std::string(name) + (streams == 1 ? ", 1 stream" : ", 4 streams");
         std::vector<Life> lives;
@@ -224,7 +232,7 @@ template <class Program> void settled(const Measure &measure, const char *name, 
             Random random(lives.size() + 1); // each life draws its own
             Round round(streams);
             program(round, random);
-            Player player(measure.adaptor, round); // whose streams outlive the allocator
+            Player player(measure.adaptor, round, writes); // whose streams outlive the allocator
             if (served && (served = measure.adaptor.begin(0))) {
                 lives.push_back(live(measure, round, player));
                 measure.adaptor.end();
@@ -233,7 +241,7 @@ template <class Program> void settled(const Measure &measure, const char *name, 
             return 0.0;
         });
         if (!served) {
-            measure.report.add("rounds", which, "failed", "lives", {1});
+            measure.report.add(scenario, which, "failed", "lives", {1});
             continue;
         }
         auto add = [&](const char *metric, const char *unit, double Life::*figure) {
@@ -241,7 +249,7 @@ template <class Program> void settled(const Measure &measure, const char *name, 
             for (const Life &life : lives) {
                 figures.push_back(life.*figure);
             }
-            measure.report.add("rounds", which, metric, unit, figures);
+            measure.report.add(scenario, which, metric, unit, figures);
         };
         add("first round", "ns/pair", &Life::first);
         add("last round", "ns/pair", &Life::last);
@@ -259,8 +267,18 @@ template <class Program> void settled(const Measure &measure, const char *name, 
 } // namespace
 
 void rounds(const Measure &measure) {
-    settled(measure, "powers", powers);
-    settled(measure, "vectors", vectors);
-    settled(measure, "rings", rings);
-    settled(measure, "pipeline", pipeline); // which ends PyTorch's process: docs/performance.md
+    settled(measure, "rounds", "powers", powers);
+    settled(measure, "rounds", "vectors", vectors);
+    settled(measure, "rounds", "rings", rings);
+    settled(measure, "rounds", "pipeline", pipeline); // which ends PyTorch's process: docs/performance.md
+}
+
+void busy(const Measure &measure) {
+    if (!measure.adaptor.has_work()) {
+        return;
+    }
+    settled(measure, BUSY, "powers", powers);
+    settled(measure, BUSY, "vectors", vectors);
+    settled(measure, BUSY, "rings", rings);
+    settled(measure, BUSY, "pipeline", pipeline); // as above
 }

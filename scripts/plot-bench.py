@@ -136,15 +136,16 @@ def sections(results):
             fits.append((f"{trace}, {times}", {**figures, **results.get("fit", trace, metric)}))
     yield "Least capacity / peak live", "trace", fits
 
-    rounds = results.cases("rounds")
-    for title, metric in (
-        ("first round, ns per alloc + free", "first round"),
-        ("24th round, ns per alloc + free", "last round"),
-        ("peak reserved / peak live", "reserved / live"),
-        ("calls of the driver in the 24th", "driver calls, last round"),
-        ("the last one with a page call", "last round with a page call"),
-    ):
-        yield f"Rounds: {title}", "program", [(case, results.get("rounds", case, metric)) for case in rounds]
+    for scenario, what in (("rounds", "Rounds"), ("busy", "Rounds of streams at work")):
+        for title, metric in (
+            ("first round, ns per alloc + free", "first round"),
+            ("24th round, ns per alloc + free", "last round"),
+            ("peak reserved / peak live", "reserved / live"),
+            ("calls of the driver in the 24th", "driver calls, last round"),
+            ("the last one with a page call", "last round with a page call"),
+        ):
+            cases = results.cases(scenario)
+            yield f"{what}: {title}", "program", [(case, results.get(scenario, case, metric)) for case in cases]
 
     python = [(case, results.get("churn", case, "interpreter")) for case in CHURN]
     python += [(trace, results.get("trace", trace, "interpreter")) for trace in traces]

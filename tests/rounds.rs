@@ -57,7 +57,7 @@ fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
 }
 
 /// Where the host is ahead of the streams, what is complete when a request comes differs from round to round. Streams that keep to
-/// themselves settle all the same, without any look at each other, and hold what they need apart and a quarter more at most.
+/// themselves settle all the same, without any look at each other, and hold what they need apart, and half as much more at most.
 #[test]
 fn busy_streams_come_to_rounds_without_page_calls() {
     type Program = fn(&mut Rig, &mut Random);
@@ -88,7 +88,7 @@ fn busy_streams_come_to_rounds_without_page_calls() {
             };
             assert!(counts[0] > 0, "{}", what());
             assert_eq!(last, [0; 4], "{}", what());
-            assert!(held < 1.3 * rig.apart(), "{}", what());
+            assert!(held < 1.5 * rig.apart(), "{}", what());
             assert!(!declared || events == 0, "{}", what());
         }
     }

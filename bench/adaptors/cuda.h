@@ -48,6 +48,10 @@ public:
     void wait(Stream stream, Event event) override {
         cuda_must(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0));
     }
+    bool has_work() const override { return true; }
+    void write(void *block, size_t bytes, Stream stream) override {
+        cuda_must(cudaMemsetAsync(block, 0, bytes, static_cast<cudaStream_t>(stream)));
+    }
     void synchronize() override { cuda_must(cudaDeviceSynchronize()); }
 
 protected:
