@@ -418,7 +418,11 @@ impl Heap {
             let tried = self.rest.moved > TRIED * pages || self.is_crowded();
             // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
-            if tried && !self.partition.is_on() && (by_chance || !self.rest.is_alike()) && (!again || mapped > 0) {
+            if tried
+                && !self.partition.is_on()
+                && (by_chance || !self.rest.is_alike())
+                && (!again || mapped > 0)
+            {
                 self.leeway.moved(self.stats.allocations, again);
             }
         }
