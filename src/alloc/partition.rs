@@ -16,10 +16,9 @@
 
 use super::heap::Heap;
 
-/// So many rounds in a row that begin alike and map pages differ by chance...
+/// So many rounds in a row that begin alike and map pages, each with a look at a stream that found it at work, differ by chance. (However
+/// few such looks are: mapping pages takes the host so long that most streams have come to their end.)
 const ROUNDS: u32 = 4;
-/// ...if of so many looks at a stream one or more found it at work.
-const VAIN: u64 = 64;
 /// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
 const MOST_HALVES: u64 = 5;
 /// Unless one part in so many of what is in use, or more, was taken on some streams in a round and freed on others.
@@ -33,9 +32,7 @@ const IMPATIENCE: u32 = 63;
 #[derive(Debug, Default)]
 pub struct Partition {
     on: bool,
-    /// Looks at a stream's events in this round...
-    looks: u64,
-    /// ...and those that found it at work.
+    /// Looks at a stream that found it at work, in this round.
     vain: u64,
     /// Pages mapped in this round.
     mapped: u64,
@@ -92,13 +89,13 @@ impl Partition {
     /// A round begins, like the one before or `again` not. Streams needed so much `apart` in that one. The pool needs `needed` if
     /// they share, holds `held`, and `may` hold more.
     fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: bool) {
-        let (looks, vain, mapped) = (self.looks, self.vain, self.mapped);
-        (self.looks, self.vain, self.mapped) = (0, 0, 0);
+        let (vain, mapped) = (self.vain, self.mapped);
+        (self.vain, self.mapped) = (0, 0);
         if again {
             self.need = self.need.max(apart);
         }
         if !self.on {
-            let by_chance = again && mapped > 0 && vain > 0 && vain * VAIN >= looks;
+            let by_chance = again && mapped > 0 && vain > 0;
             self.by_chance = if by_chance { self.by_chance + 1 } else { 0 };
         }
         let is_worth_it = self.need * 2 <= needed * MOST_HALVES || self.need <= held;
@@ -127,7 +124,6 @@ impl Heap {
 
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
-        self.partition.looks += 1;
         self.partition.vain += u64::from(in_vain);
         if let Some(arena) = self.arenas[stream as usize].as_mut() {
             arena.patience.looked(in_vain);
@@ -174,9 +170,9 @@ impl Heap {
 mod tests {
     use super::*;
 
-    /// A round like the one before, with so many looks, some in vain, and pages mapped.
-    fn round(partition: &mut Partition, looks: u64, vain: u64, mapped: u64, apart: u64) {
-        (partition.looks, partition.vain, partition.mapped) = (looks, vain, mapped);
+    /// A round like the one before, with so many looks in vain, and pages mapped.
+    fn round(partition: &mut Partition, vain: u64, mapped: u64, apart: u64) {
+        (partition.vain, partition.mapped) = (vain, mapped);
         partition.begin_round(true, apart, 100, 200, true);
     }
 
@@ -184,13 +180,13 @@ mod tests {
     fn rounds_that_differ_by_chance_partition_memory() {
         let mut partition = Partition::default();
         for _ in 1..ROUNDS {
-            round(&mut partition, VAIN, 1, 1, 150);
+            round(&mut partition, 1, 1, 150);
             assert!(!partition.is_on());
         }
-        round(&mut partition, VAIN, 1, 1, 150);
+        round(&mut partition, 1, 1, 150);
         assert!(partition.is_on());
         // and nothing is looked at any more
-        round(&mut partition, 0, 0, 1, 150);
+        round(&mut partition, 0, 1, 150);
         assert!(partition.is_on());
         partition.begin_round(true, 150, 100, 200, false);
         assert!(!partition.is_on(), "the pool may not hold so much");
@@ -198,17 +194,17 @@ mod tests {
 
     #[test]
     fn rounds_that_settle_do_not() {
-        for (looks, vain, mapped) in [(VAIN, 1, 0), (VAIN + 1, 1, 1), (VAIN, 0, 1), (0, 0, 1)] {
+        for (vain, mapped) in [(1, 0), (0, 1)] {
             let mut partition = Partition::default();
             for _ in 0..10 {
-                round(&mut partition, VAIN, 1, 1, 150);
-                round(&mut partition, looks, vain, mapped, 150);
+                round(&mut partition, 1, 1, 150);
+                round(&mut partition, vain, mapped, 150);
             }
             assert!(!partition.is_on() && !partition.is_by_chance());
         }
         let mut partition = Partition::default();
         for _ in 0..10 {
-            (partition.looks, partition.vain, partition.mapped) = (1, 1, 1);
+            (partition.vain, partition.mapped) = (1, 1);
             partition.begin_round(false, 150, 100, 200, true);
         }
         assert!(!partition.is_on());
@@ -218,17 +214,17 @@ mod tests {
     fn several_times_what_is_in_use_is_too_much() {
         let mut partition = Partition::default();
         for _ in 0..10 {
-            round(&mut partition, 1, 1, 1, 251);
+            round(&mut partition, 1, 1, 251);
         }
         assert!(!partition.is_on() && partition.is_by_chance());
         let mut partition = Partition::default();
         for _ in 0..ROUNDS {
-            round(&mut partition, 1, 1, 1, 250);
+            round(&mut partition, 1, 1, 250);
         }
         assert!(partition.is_on());
         let mut partition = Partition::default();
         for _ in 0..ROUNDS {
-            (partition.looks, partition.vain, partition.mapped) = (1, 1, 1);
+            (partition.vain, partition.mapped) = (1, 1);
             partition.begin_round(true, 300, 100, 300, true);
         }
         assert!(partition.is_on(), "no less is held where they share");
