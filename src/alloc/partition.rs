@@ -77,7 +77,7 @@ impl Partition {
     }
 
     /// Do rounds differ by chance?
-    pub(super) fn is_by_chance(&self) -> bool {
+    pub fn is_by_chance(&self) -> bool {
         !self.on && self.by_chance >= ROUNDS
     }
 
@@ -159,9 +159,8 @@ impl Heap {
         self.partition
             .begin_round(again, apart, self.needed, self.stats.reserved, may);
         if self.partition.is_on() && !was {
-            // there is an order within each stream, and what chance made the pool hold may go
+            // there is an order within each stream
             self.leeway.end();
-            self.rest.sheds_anew();
         }
     }
 }

@@ -249,11 +249,6 @@ impl Rest {
         self.sheds <= SHEDS
     }
 
-    /// It may as often as if it never had.
-    pub(super) fn sheds_anew(&mut self) {
-        self.sheds = 0;
-    }
-
     /// Are the pages small that a pool makes which needs so much? Larger ones had it hold too much.
     pub fn is_fine(&self, needed: u64) -> bool {
         needed <= self.fine_for / 4 * GROWN

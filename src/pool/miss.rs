@@ -169,6 +169,9 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
+        if let Some(at) = self.wait_early(grow, request, said)? {
+            return Ok(Some(at));
+        }
         if let Some(at) = self.fill(grow, request, said)? {
             return Ok(Some(at));
         }
@@ -224,6 +227,32 @@ impl Pool {
         }
         let room = self.room_of_streams(need.0)?;
         self.fill_in_steps(grow, request, said, self.steps(room))
+    }
+
+    /// Where rounds differ by chance and streams share: the host is ahead of them, and would have the pool hold ever more. Beyond what
+    /// streams may hold that keep to themselves the stream rather waits for others, if that policy is on.
+    fn wait_early(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        if self.apart || !self.books()?.partition.is_by_chance() {
+            return Ok(None);
+        }
+        let (len, _) = Heap::need(request.bytes, request.align);
+        let steps = self.steps(self.room_of_streams(len)?);
+        if let Some(at) = self.fill_in_steps(grow, request, said, steps)? {
+            return Ok(Some(at));
+        }
+        if !self.wait_on_streams(request)? {
+            return Ok(None);
+        }
+        if let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        let steps = self.steps(self.room_of_streams(len)?);
+        self.fill_in_steps(grow, request, said, steps)
     }
 
     /// What is left may be too short for a slab's run: then a small request gets a block of a longer class, or one of no slab.

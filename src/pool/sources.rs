@@ -28,7 +28,7 @@ const SLACK_NEAR: f64 = 0.005;
 const BEYOND_SLACK: f64 = 1.0 / 256.0;
 const LEEWAY_PINNED: f64 = 0.03;
 /// Streams that keep to themselves may have this part of what they need more, rather than look at others.
-const MORE_APART: u64 = 8;
+const MORE_APART: u64 = 4;
 
 /// Bytes that may be created, and in what pages.
 #[derive(Clone, Copy)]
