@@ -21,6 +21,8 @@ use super::heap::Heap;
 const ROUNDS: u32 = 4;
 /// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
 const MOST_HALVES: u64 = 5;
+/// What was needed apart counts for so much less with each round that needs less.
+const FADES: u64 = 8;
 /// Unless one part in so many of what is in use, or more, was taken on some streams in a round and freed on others.
 const PASSED: u64 = 16;
 /// After waiting in vain so often in a row a look at a stream does not wait...
@@ -92,7 +94,8 @@ impl Partition {
         let (vain, mapped) = (self.vain, self.mapped);
         (self.vain, self.mapped) = (0, 0);
         if again {
-            self.need = self.need.max(apart);
+            // a rest between two rounds may have been taken for their end
+            self.need = apart.max(self.need - self.need / FADES);
         }
         if !self.on {
             let by_chance = again && mapped > 0 && vain > 0;
@@ -227,6 +230,16 @@ mod tests {
             partition.begin_round(true, 300, 100, 300, true);
         }
         assert!(partition.is_on(), "no less is held where they share");
+    }
+
+    #[test]
+    fn what_was_taken_for_a_round_is_forgotten() {
+        let mut partition = Partition::default();
+        round(&mut partition, 1, 1, 500);
+        for _ in 0..8 {
+            round(&mut partition, 1, 1, 150);
+        }
+        assert!(partition.is_on() && partition.need < 250);
     }
 
     #[test]
