@@ -16,8 +16,11 @@
 
 use super::heap::Heap;
 
-/// Rounds differ by chance if in a row of them that begin alike and map pages so many had a look at a stream that found it at work.
-const ROUNDS: u32 = 4;
+/// So many rounds in a row that begin alike and map pages differ by chance...
+const ROUNDS: u32 = 12;
+/// ...of which one with a look at a stream that found it at work counts for so many. (Where a round maps thousands of pages streams have
+/// come to their end before anybody looks.)
+const VAIN: u32 = 3;
 /// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
 const MOST_HALVES: u64 = 5;
 /// What was needed apart counts for so much less with each round that needs less.
@@ -37,7 +40,7 @@ pub struct Partition {
     vain: u64,
     /// Pages mapped in this round.
     mapped: u64,
-    /// Rounds that did so, since one mapped nothing or began unlike the one before.
+    /// Rounds in a row that map pages.
     by_chance: u32,
     /// What is needed if no stream gets what another one freed.
     need: u64,
@@ -98,8 +101,7 @@ impl Partition {
         }
         if !self.on {
             match again && mapped > 0 {
-                // mapping so many pages takes the host so long that no look finds work may follow from looks that did
-                true => self.by_chance += u32::from(vain > 0),
+                true => self.by_chance += if vain > 0 { VAIN } else { 1 },
                 false => self.by_chance = 0,
             }
         }
@@ -183,7 +185,7 @@ mod tests {
     #[test]
     fn rounds_that_differ_by_chance_partition_memory() {
         let mut partition = Partition::default();
-        for _ in 1..ROUNDS {
+        for _ in 1..ROUNDS / VAIN {
             round(&mut partition, 1, 1, 150);
             assert!(!partition.is_on());
         }
@@ -221,12 +223,12 @@ mod tests {
         }
         assert!(!partition.is_on() && partition.is_by_chance());
         let mut partition = Partition::default();
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS / VAIN {
             round(&mut partition, 1, 1, 250);
         }
         assert!(partition.is_on());
         let mut partition = Partition::default();
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS / VAIN {
             (partition.vain, partition.mapped) = (1, 1);
             partition.begin_round(true, 300, 100, 300, true);
         }
