@@ -11,7 +11,6 @@ namespace {
 constexpr size_t KiB = 1 << 10, MiB = 1 << 20;
 constexpr size_t REQUESTS = 1500; // in a round
 constexpr size_t ROUNDS = 24;
-constexpr const char *BUSY = "busy";
 
 struct Step {
     bool alloc;
@@ -222,8 +221,8 @@ Life live(const Measure &measure, const Round &round, Player &player) {
     return life;
 }
 
-template <class Program> void settled(const Measure &measure, const char *scenario, const char *name, Program program) {
-    const bool writes = scenario == BUSY;
+template <class Program> void settled(const Measure &measure, bool writes, const char *name, Program program) {
+    const char *scenario = writes ? "busy" : "rounds";
     for (size_t streams : {1, 4}) {
         std::string which = std::string(name) + (streams == 1 ? ", 1 stream" : ", 4 streams");
         std::vector<Life> lives;
@@ -264,21 +263,19 @@ template <class Program> void settled(const Measure &measure, const char *scenar
     }
 }
 
-} // namespace
-
-void rounds(const Measure &measure) {
-    settled(measure, "rounds", "powers", powers);
-    settled(measure, "rounds", "vectors", vectors);
-    settled(measure, "rounds", "rings", rings);
-    settled(measure, "rounds", "pipeline", pipeline); // which ends PyTorch's process: docs/performance.md
+void all(const Measure &measure, bool writes) {
+    settled(measure, writes, "powers", powers);
+    settled(measure, writes, "vectors", vectors);
+    settled(measure, writes, "rings", rings);
+    settled(measure, writes, "pipeline", pipeline); // which ends PyTorch's process: docs/performance.md
 }
 
+} // namespace
+
+void rounds(const Measure &measure) { all(measure, false); }
+
 void busy(const Measure &measure) {
-    if (!measure.adaptor.has_work()) {
-        return;
+    if (measure.adaptor.has_work()) {
+        all(measure, true);
     }
-    settled(measure, BUSY, "powers", powers);
-    settled(measure, BUSY, "vectors", vectors);
-    settled(measure, BUSY, "rings", rings);
-    settled(measure, BUSY, "pipeline", pipeline); // as above
 }

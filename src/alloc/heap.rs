@@ -167,12 +167,13 @@ impl Heap {
 
     /// Allocates from what is free for `stream`.
     pub fn alloc(&mut self, bytes: u64, align: u64, stream: u32) -> Option<u64> {
+        let before = self.stats.used;
         let at = match class_of(bytes, align) {
             Some(class) => self.alloc_small(class, stream)?,
             None => self.alloc_large(bytes, align, stream)?,
         };
         self.stats.allocations += 1;
-        self.took(stream, bytes);
+        self.took(stream, self.stats.used - before);
         self.expect_stream();
         self.born(at, stream);
         Some(at)

@@ -413,9 +413,19 @@ impl Heap {
     /// whether anything moved. What the stream that `asks` has freed stays its own: it may use it anyway, and whether it
     /// is complete by now is chance, on which the place of a block should not depend.
     pub fn absorb_complete(&mut self, asks: Option<u32>) -> bool {
+        self.absorb_complete_of(|stream| asks != Some(stream))
+    }
+
+    /// The same when the program says that it has waited: where streams keep to themselves what they freed stays theirs.
+    pub fn absorb_synchronized(&mut self) {
+        let shares = !self.partition.is_on();
+        self.absorb_complete_of(|_| shares);
+    }
+
+    fn absorb_complete_of(&mut self, shares: impl Fn(u32) -> bool) -> bool {
         let mut any = self.release_limbo();
         for stream in self.streams() {
-            if asks != Some(stream) {
+            if shares(stream) {
                 let completed = self.arena(stream).completed;
                 any |= self.absorb(stream, completed, COMMON);
             }

@@ -3,7 +3,7 @@
 //! What one stream freed is another's once its work is seen to be complete. Where the host is ahead of the streams, when
 //! that is is chance: what a request finds differs from round to round, other pages have to be moved for it each time, and no
 //! round finds the layout of the one before. So if rounds that begin alike go on mapping pages, and looks at other
-//! streams are in vain now and then, memory is *partitioned*: what a stream freed stays its own, its work complete or not,
+//! streams are in vain, or that has gone on for long, memory is *partitioned*: what a stream freed stays its own, its work complete or not,
 //! and the pool may hold what the streams need apart. What a request finds then depends on the stream's own requests, and
 //! rounds settle as those of one stream do. Only a request that would have the pool hold yet more looks at other streams.
 //!
@@ -27,7 +27,7 @@ const MOST_HALVES: u64 = 5;
 const FADES: u64 = 8;
 /// Unless one part in so many of what is in use, or more, was taken on some streams in a round and freed on others.
 const PASSED: u64 = 16;
-/// After waiting in vain so often in a row a look at a stream does not wait...
+/// After so many looks in vain in a row a look at a stream does not wait...
 const PATIENCE: u32 = 8;
 /// ...for so many looks.
 const IMPATIENCE: u32 = 63;
@@ -49,7 +49,7 @@ pub struct Partition {
 /// How long a look at a stream waits.
 #[derive(Debug, Default)]
 pub struct Patience {
-    /// Times in a row that waiting was in vain.
+    /// Looks in vain in a row, of those that may wait.
     vain: u32,
     /// Looks that do not wait.
     skip: u32,
@@ -119,7 +119,7 @@ impl Heap {
     /// What the pool needs: the most that was in use, or what streams need that keep to themselves.
     pub fn base(&self) -> u64 {
         match self.partition.on {
-            true => self.needed.max(self.partition.need),
+            true => self.need_apart(),
             false => self.needed,
         }
     }
@@ -160,8 +160,9 @@ impl Heap {
             passed += arena.taken.max(0) as u64;
             (arena.taken, arena.most_taken) = (0, 0);
         }
-        // what streams pass on would have to come back
-        let may = may && passed <= self.needed / PASSED;
+        // one stream has nobody to keep from, and what streams pass on would have to come back
+        let again = again && self.has_several_streams();
+        let may = may && self.has_several_streams() && passed <= self.needed / PASSED;
         let was = self.partition.is_on();
         self.partition
             .begin_round(again, apart, self.needed, self.stats.reserved, may);

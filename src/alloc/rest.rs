@@ -289,24 +289,24 @@ impl Heap {
     }
 
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents. Is memory to be
-    /// shed, where more than `ample` is too much?
+    /// shed, where more than `ample` is too much? The pool `may` hold what streams need that keep to themselves.
     pub fn come_to_rest(&mut self, stream: u32, ample: u64, may: bool) -> bool {
         // those of streams whose work is complete are everybody's, as what lies beside them is
         self.share_slabs();
         self.flush_slabs();
         self.absorb_common(stream);
         self.reunite(stream);
+        for other in self.streams() {
+            self.reunite(other);
+        }
         let away: Vec<PageId> = self
             .pages
             .iter()
             .filter(|(_, page)| page.is_away())
             .map(|(id, _)| id)
             .collect();
-        for stream in self.streams() {
-            self.reunite(stream);
-        }
         for page in away {
-            self.go_home(page, stream);
+            self.go_home(page);
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
@@ -424,18 +424,19 @@ impl Heap {
     }
 
     /// A page goes back to its first mapping if it is at home at one other, and all of it is free there.
-    fn go_home(&mut self, page: PageId, stream: u32) {
+    fn go_home(&mut self, page: PageId) {
         let page = self.pages.page(page);
         let (from, to, bytes) = (page.homes[0], page.mappings[0], page.bytes);
         let at = self.pages.mapping(from).at;
         let mut pieces = Vec::new();
         let mut id = self.node_at(at);
-        let stream = self.owner_within(id, at + bytes).unwrap_or(stream);
+        let mut owner = COMMON;
         while id != NIL && self.space.nodes[id].start < at + bytes {
             let node = &self.space.nodes[id];
-            if node.kind != Kind::Free || !self.usable(id, stream) {
+            if node.kind != Kind::Free || owner != COMMON && !self.usable(id, owner) {
                 return;
             }
+            owner = owner.max(node.owner); // everybody's is the least
             pieces.push((node.start.max(at) - at, node.end().min(at + bytes) - at));
             id = node.next;
         }
@@ -443,18 +444,6 @@ impl Heap {
             let owner = self.vacate(from, lo, hi);
             self.occupy(to, lo, hi, owner);
         }
-    }
-
-    /// The stream that has the first free extent from `id` on, up to `end`, that is not everybody's.
-    fn owner_within(&self, mut id: NodeId, end: u64) -> Option<u32> {
-        while id != NIL && self.space.nodes[id].start < end {
-            let node = &self.space.nodes[id];
-            if node.kind == Kind::Free && node.owner != COMMON {
-                return Some(node.owner);
-            }
-            id = node.next;
-        }
-        None
     }
 
     fn node_at(&self, at: u64) -> NodeId {

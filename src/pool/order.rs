@@ -92,9 +92,7 @@ impl Pool {
         let Ok(mut heap) = self.books() else { return };
         let tidies = mark.whole && heap.has_several_streams();
         heap.complete(&mark.clock, &mut self.stale.lock());
-        if !heap.partition.is_on() {
-            heap.absorb_complete(None);
-        }
+        heap.absorb_synchronized();
         if tidies {
             heap.tidy();
         }
@@ -214,7 +212,9 @@ impl Pool {
                     .map(|event| (stream, event.1)),
             );
         }
-        if let Ok(mut heap) = self.books() {
+        if !looks.is_empty()
+            && let Ok(mut heap) = self.books()
+        {
             for (stream, in_vain) in looks {
                 heap.looked(stream, in_vain);
             }

@@ -31,7 +31,6 @@ const LEEWAY_PINNED: f64 = 0.03;
 const MORE_APART: u64 = 4;
 
 /// Bytes that may be created, and in what pages.
-#[derive(Clone, Copy)]
 pub(super) struct Room {
     /// Before any page is moved: a quarter of the slack.
     early: u64,
