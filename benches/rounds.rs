@@ -48,7 +48,7 @@ fn run(
 ) -> Outcome {
     let mut rig = match work {
         0 => Rig::new(streams, declared),
-        micros => Rig::busy(streams, declared, micros * 1000),
+        micros => Rig::busy(streams, declared, micros * 1000, seed),
     };
     rig.tells = tells;
     let (mut counts, _) = rig.rounds(rounds - 1, program, seed);

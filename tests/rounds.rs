@@ -74,7 +74,7 @@ fn busy_streams_come_to_rounds_without_page_calls() {
             (4, false, true, 5),
             (5, true, true, 6),
         ] {
-            let mut rig = Rig::busy(count, declared, 20_000);
+            let mut rig = Rig::busy(count, declared, 20_000, 7);
             rig.tells = tells;
             let (counts, _) = rig.rounds(36, program, seed);
             let before = rig.pool.stats().expect("stats").event_calls;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir::backend::call::{Call, Calls};
 use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
@@ -57,6 +57,9 @@ impl Backend for Late {
     }
     fn usable(&self) -> bool {
         true
+    }
+    fn now(&self) -> Instant {
+        Instant::now() + Duration::from_nanos(self.taken.load(Relaxed))
     }
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
         self.pages.reserve(bytes)

@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 #[derive(Debug)]
 struct Plan {
@@ -253,6 +254,9 @@ impl Backend for Faulty {
         !self.gone.load(Ordering::SeqCst) && self.inner.usable()
     }
 
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
     fn is_lost(&self) -> bool {
         self.inner.is_lost()
     }

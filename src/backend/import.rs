@@ -15,6 +15,7 @@ use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Why nothing could be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,6 +286,9 @@ impl Backend for Importer {
     }
     fn usable(&self) -> bool {
         self.inner.usable()
+    }
+    fn now(&self) -> Instant {
+        self.inner.now()
     }
     fn is_lost(&self) -> bool {
         self.inner.is_lost()

@@ -5,6 +5,7 @@ use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle,
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 /// A backend whose calls are counted.
 #[derive(Debug)]
@@ -82,6 +83,9 @@ impl Backend for Metered {
     fn usable(&self) -> bool {
         // where that can change, the process was disturbed then
         !process::disturbed() || self.inner.usable()
+    }
+    fn now(&self) -> Instant {
+        self.inner.now()
     }
     fn is_lost(&self) -> bool {
         self.inner.is_lost()

@@ -10,6 +10,7 @@
 
 use crate::base::units::{Addr, CaptureId, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 use thiserror::Error;
 
 mod bell;
@@ -96,6 +97,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// May any call still be made? False once the driver is gone or the process has forked; the pool then
     /// does its bookkeeping without a call.
     fn usable(&self) -> bool;
+
+    /// The clock by which the pool gives queued work a moment: of a device in virtual time its own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// Is the context lost for good? No queued work runs any more then, and what was asked for in vain once always will
     /// be; memory can still be given back.

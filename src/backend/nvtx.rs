@@ -22,6 +22,7 @@ use crate::base::units::{Addr, CaptureId, PageHandle, StreamHandle, StreamId, Ti
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tool::{Heap, Tool};
 
 /// A backend whose blocks a tool is told of.
@@ -149,6 +150,9 @@ impl Backend for Watched {
     }
     fn usable(&self) -> bool {
         self.inner.usable()
+    }
+    fn now(&self) -> Instant {
+        self.inner.now()
     }
     fn is_lost(&self) -> bool {
         self.inner.is_lost()

@@ -7,7 +7,7 @@ use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
 use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
@@ -184,7 +184,7 @@ impl Pool {
             })
             .collect();
         drop(heap);
-        let start = Instant::now();
+        let start = self.backend.now();
         let mut done = Clock::new();
         let mut looks = Vec::new();
         for (stream, patient, events) in waiting {
@@ -192,7 +192,7 @@ impl Pool {
                 continue;
             };
             let mut answer = self.backend.query(event);
-            while answer == Ok(false) && patient && start.elapsed() < NOTICE {
+            while answer == Ok(false) && patient && self.backend.now() - start < NOTICE {
                 std::hint::spin_loop();
                 answer = self.backend.query(event);
             }

@@ -1,8 +1,10 @@
-//! Streams with work of known length, in virtual time, over the counting backend: a host that is ahead of its device, the same each
-//! time.
+//! Streams with work on them, in virtual time, over the counting backend: a host that is ahead of its device. What things take is by
+//! chance, as on a machine, and the same each time.
 
+use super::random::Random;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
@@ -15,9 +17,10 @@ const UNMAP: u64 = 13_000;
 const RECORD: u64 = 500;
 const QUERY: u64 = 150;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Time {
     now: u64,
+    chance: Random,
     /// When what is queued on a stream will be over.
     over: HashMap<StreamHandle, u64>,
 }
@@ -27,13 +30,20 @@ struct Time {
 pub struct Device {
     pages: Arc<Counting>,
     time: Mutex<Time>,
+    /// When its time began on the machine's clock.
+    start: Instant,
 }
 
 impl Device {
-    pub fn new() -> Arc<Device> {
+    pub fn new(chance: u64) -> Arc<Device> {
         Arc::new(Device {
             pages: Counting::new(true),
-            time: Mutex::default(),
+            time: Mutex::new(Time {
+                now: 0,
+                chance: Random(chance),
+                over: HashMap::new(),
+            }),
+            start: Instant::now(),
         })
     }
 
@@ -41,19 +51,19 @@ impl Device {
         self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The host does something for so long.
+    /// The host does something for so long on average.
     pub fn host(&self, nanos: u64) -> u64 {
         let mut time = self.time();
-        time.now += nanos;
+        time.now += time.chance.about(nanos);
         time.now
     }
 
-    /// Work of that length is queued on a stream.
+    /// Work of that length, on average, is queued on a stream.
     pub fn queue(&self, stream: StreamHandle, nanos: u64) {
         let mut time = self.time();
-        let now = time.now;
+        let (now, takes) = (time.now, time.chance.about(nanos));
         let over = time.over.entry(stream).or_default();
-        *over = now.max(*over) + nanos;
+        *over = now.max(*over) + takes;
     }
 
     /// The host waits for all that is queued.
@@ -76,6 +86,9 @@ impl Backend for Device {
     }
     fn usable(&self) -> bool {
         true
+    }
+    fn now(&self) -> Instant {
+        self.start + Duration::from_nanos(self.time().now)
     }
     fn reserve(&self, bytes: u64) -> Result<Addr, BackendError> {
         self.pages.reserve(bytes)

@@ -21,8 +21,6 @@ struct Busy {
     device: Arc<Device>,
     /// What is queued on a block's stream when it is handed out, in nanoseconds.
     work: u64,
-    /// The host does not take the same time in each round.
-    pace: Random,
 }
 
 /// A pool with some streams, and the thread's cache for each: of the host, on which nothing is at work, or busy ones.
@@ -49,13 +47,12 @@ impl Rig {
         Rig::over(config, HostBackend::new().expect("host memory"), streams, None)
     }
 
-    /// Streams on which so many nanoseconds of work are queued for each block.
-    pub fn busy(count: usize, declared: bool, work: u64) -> Rig {
-        let device = Device::new();
+    /// Streams on which so many nanoseconds of work are queued for each block. How long things take is by `chance`.
+    pub fn busy(count: usize, declared: bool, work: u64, chance: u64) -> Rig {
+        let device = Device::new(chance);
         let busy = Busy {
             device: device.clone(),
             work,
-            pace: Random(7),
         };
         let streams = (64..64 + count).map(StreamHandle).collect();
         Rig::over(options(declared), device, streams, Some(busy))
@@ -91,7 +88,7 @@ impl Rig {
                 .expect("memory")
         });
         if let Some(busy) = &mut self.busy {
-            busy.device.host(PACE / 2 + busy.pace.below(PACE));
+            busy.device.host(PACE);
             busy.device.queue(*stream, busy.work);
         }
         self.live += bytes;
