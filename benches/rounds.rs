@@ -34,6 +34,8 @@ struct Outcome {
     page_calls: u64,
     /// In the last round.
     events: u64,
+    /// Of virtual time in the last round, each request.
+    micros: f64,
     held: f64,
     apart: f64,
 }
@@ -52,16 +54,20 @@ fn run(
     };
     rig.tells = tells;
     let (mut counts, _) = rig.rounds(rounds - 1, program, seed);
-    let before = rig.pool.stats().expect("stats").event_calls;
+    let before = rig.pool.stats().expect("stats");
+    let begun = rig.micros();
     let (last, held) = rig.rounds(1, program, seed);
     counts.extend(last);
+    let micros = rig.micros() - begun;
+    let after = rig.pool.stats().expect("stats");
     Outcome {
         last: counts
             .iter()
             .rposition(|&calls| calls > 0)
             .map_or(0, |last| last + 1),
         page_calls: counts.iter().sum(),
-        events: rig.pool.stats().expect("stats").event_calls - before,
+        events: after.event_calls - before.event_calls,
+        micros: micros / (after.allocations - before.allocations) as f64,
         held,
         apart: rig.apart(),
     }
@@ -72,11 +78,12 @@ fn print(name: &str, streams: &str, declared: &str, outcomes: &[Outcome]) {
     let mean = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / count;
     let most = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).fold(0.0, f64::max);
     println!(
-        "{name:<9} {streams:>7} {declared:>8} {count:>8} {:>10.1} {:>4} {:>10.0} {:>10.1} {:>10.4} {:>6.3} {:>6} {:>10.2}",
+        "{name:<9} {streams:>7} {declared:>8} {count:>8} {:>10.1} {:>4} {:>10.0} {:>10.1} {:>6.2} {:>10.4} {:>6.3} {:>6} {:>10.2}",
         mean(|outcome| outcome.last as f64),
         most(|outcome| outcome.last as f64),
         mean(|outcome| outcome.page_calls as f64),
         mean(|outcome| outcome.events as f64),
+        mean(|outcome| outcome.micros),
         mean(|outcome| outcome.held),
         most(|outcome| outcome.held),
         outcomes.iter().filter(|outcome| outcome.held > 1.03).count(),
@@ -111,10 +118,10 @@ fn main() {
         "{rounds} rounds, seeds {from} to {to}, waits told: {tells}, work: {work} us. last: the last round with a page call; calls: page calls until then; events: their calls in the"
     );
     println!(
-        "last round; held / peak: at the end of it; apart: the least that streams which share nothing need together / peak"
+        "last round; us: virtual time of a request there; held / peak: at the end of it; apart: the least that streams which share nothing need together / peak"
     );
     println!(
-        "{:<9} {:>7} {:>8} {:>8} {:>10} {:>4} {:>10} {:>10} {:>10} {:>6} {:>6} {:>10}",
+        "{:<9} {:>7} {:>8} {:>8} {:>10} {:>4} {:>10} {:>10} {:>6} {:>10} {:>6} {:>6} {:>10}",
         "program",
         "streams",
         "declared",
@@ -123,6 +130,7 @@ fn main() {
         "most",
         "calls",
         "events",
+        "us",
         "held: mean",
         "most",
         "> 1.03",

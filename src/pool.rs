@@ -17,6 +17,7 @@ mod export;
 mod import;
 mod miss;
 mod order;
+mod others;
 mod pressure;
 mod release;
 mod sources;

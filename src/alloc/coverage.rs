@@ -179,7 +179,7 @@ impl Heap {
     fn is_worth_an_event(&mut self, stream: u32, crowded: bool) -> bool {
         let (frees, bytes) = self.arena(stream).unrecorded();
         if self.is_resting()
-            && !self.partition.is_on()
+            && !self.sharing.is_apart()
             && self.has_several_streams()
             && (self.rest.is_row_short() || bytes >= self.used_now() / PART_OF_REST)
         {

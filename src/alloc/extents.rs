@@ -58,7 +58,7 @@ impl Heap {
             (NIL, NIL) => None,
             (own, NIL) => Some(own),
             (NIL, common) => Some(common),
-            (own, _) if self.partition.is_on() => Some(own),
+            (own, _) if self.sharing.is_apart() => Some(own),
             (own, common) => Some(if nodes[common].len < nodes[own].len {
                 common
             } else {

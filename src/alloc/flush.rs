@@ -413,7 +413,7 @@ impl Heap {
     #[inline]
     fn return_kept(&mut self, kept: Kept, arena: u32) {
         // whether it is complete by now is chance, on which the layout of a stream that is alone should not depend
-        let complete = !self.is_alone(arena) && !self.partition.is_on() && self.is_complete(arena, kept.seq);
+        let complete = !self.is_alone(arena) && !self.sharing.is_apart() && self.is_complete(arena, kept.seq);
         match kept.piece {
             Piece::Large { .. } => {
                 let id = self.node_of(kept.at);
@@ -525,7 +525,7 @@ impl Heap {
         self.find_peak();
         self.needed = self.used_now();
         self.leeway.end();
-        self.partition.end();
+        self.sharing.end();
         self.set_caching();
     }
 

@@ -15,8 +15,8 @@ use super::limbo::{Limbo, Users};
 use super::node::{Kind, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
-use super::partition::Partition;
 use super::rest::Rest;
+use super::sharing::Sharing;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
 use super::space::{Found, Space};
@@ -45,7 +45,7 @@ pub struct Heap {
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,
     /// Whether streams keep to themselves.
-    pub partition: Partition,
+    pub sharing: Sharing,
     /// When memory is to be made ahead of use.
     pub ahead: Ahead,
     /// What was needed while the device is short.
@@ -135,7 +135,7 @@ impl Heap {
             rest: Rest::default(),
             needed: 0,
             leeway: Leeway::default(),
-            partition: Partition::default(),
+            sharing: Sharing::default(),
             ahead: Ahead::default(),
             spare: Spare::default(),
             slabs: Slabs::default(),

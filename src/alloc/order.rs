@@ -20,7 +20,7 @@
 use super::bins::Bins;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
-use super::partition::Patience;
+use super::sharing::Patience;
 use super::size::CLASSES;
 use super::slab::StrayList;
 use crate::backend::Event;
@@ -301,11 +301,11 @@ impl Heap {
         self.call_owners(stream);
     }
 
-    /// Streams that the pool can reach, `but` for one, and that have freed something no event covers: what is to be covered, and by which
-    /// name they go.
-    pub fn uncovered(&mut self, but: Option<u32>) -> Vec<(u32, Timeline, StreamHandle, u64)> {
+    /// Streams that the pool can reach, of those `which` are asked for, and that have freed something no event covers: what is to be covered,
+    /// and by which name they go.
+    pub fn uncovered(&mut self, which: impl Fn(u32) -> bool) -> Vec<(u32, Timeline, StreamHandle, u64)> {
         let mut all = Vec::new();
-        for stream in self.streams().filter(|&stream| but != Some(stream)) {
+        for stream in self.streams().filter(|&stream| which(stream)) {
             let arena = self.arena_mut(stream);
             let (Some(name), line, numbered) = (arena.reach, arena.id, arena.recorded() < arena.seq) else {
                 continue;
@@ -418,7 +418,7 @@ impl Heap {
 
     /// The same when the program says that it has waited: where streams keep to themselves what they freed stays theirs.
     pub fn absorb_synchronized(&mut self) {
-        let shares = !self.partition.is_on();
+        let shares = !self.sharing.is_apart();
         self.absorb_complete_of(|_| shares);
     }
 

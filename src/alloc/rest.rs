@@ -22,6 +22,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
 use super::order::COMMON;
 use super::page::{MappingId, PageId};
+use super::sharing::May;
 use super::space::Found;
 use super::transit::Plan;
 
@@ -289,8 +290,8 @@ impl Heap {
     }
 
     /// Brings every page that is wholly free home to its first mapping. Linear in pages and in free extents. Is memory to be
-    /// shed, where more than `ample` is too much? The pool `may` hold what streams need that keep to themselves.
-    pub fn come_to_rest(&mut self, stream: u32, ample: u64, may: bool) -> bool {
+    /// shed, where more than `ample` is too much? What streams `may` do rather than look at each other.
+    pub fn come_to_rest(&mut self, stream: u32, ample: u64, may: May) -> bool {
         // those of streams whose work is complete are everybody's, as what lies beside them is
         self.share_slabs();
         self.flush_slabs();
@@ -399,7 +400,7 @@ impl Heap {
         self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
         let (woken, mapped) = (plan.woken, plan.alias.len() as u64);
         self.stats.pages_moved += woken + mapped;
-        self.partition.mapped(mapped + plan.create.len() as u64);
+        self.sharing.mapped(mapped + plan.create.len() as u64);
         let pages = self.pages.count();
         self.rest.count_cleared(plan.clear.len() as u64, pages);
         if woken + mapped > 0 {
@@ -407,14 +408,14 @@ impl Heap {
             self.rest.moved(woken, mapped, pages, used, self.needed);
             self.rest.windows += 1;
             self.rest.known += u64::from(plan.known);
-            let by_chance = self.partition.is_by_chance();
+            let by_chance = self.sharing.is_by_chance();
             let again = !plan.novel && !self.rest.gave_up && !by_chance;
             // near the limit there is nothing to be tried, since what it may hold is given
             let tried = self.rest.moved > TRIED * pages || self.is_crowded();
             // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
             if tried
-                && !self.partition.is_on()
+                && !self.sharing.is_apart()
                 && (by_chance || !self.rest.is_alike())
                 && (!again || mapped > 0)
             {

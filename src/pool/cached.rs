@@ -194,7 +194,7 @@ impl Pool {
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list
         let _grow = self.grow.lock();
-        self.cover(None);
+        self.cover(|_| true);
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);
             heap.lose_reach(stream);

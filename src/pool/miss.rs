@@ -10,7 +10,6 @@ use super::turn::Turn;
 use super::{Growth, Named, Pool, ThreadCache, index, index_for_alloc, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
-use crate::alloc::order::Clock;
 use crate::alloc::plan::Sources;
 use crate::alloc::size::{CLASS_BYTES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::alloc::transit::Plan;
@@ -29,11 +28,11 @@ const EVICT: usize = 256;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
-struct Request<'a> {
-    own: Option<&'a ThreadCache>,
-    bytes: u64,
-    align: u64,
-    stream: Named,
+pub(super) struct Request<'a> {
+    pub(super) own: Option<&'a ThreadCache>,
+    pub(super) bytes: u64,
+    pub(super) align: u64,
+    pub(super) stream: Named,
 }
 
 impl Pool {
@@ -148,7 +147,7 @@ impl Pool {
             return Ok(Some(at)); // whoever held `grow` made room for this one, too
         }
         let need = Heap::need(request.bytes, request.align);
-        if let Some(at) = self.keep_apart(grow, request, said)? {
+        if let Some(at) = self.serve_in_order(grow, request, said)? {
             return Ok(Some(at));
         }
         if self.learn_what_is_safe(request.stream, false)?
@@ -167,9 +166,6 @@ impl Pool {
         self.flush_others(need, request.stream)?;
         self.learn_what_is_safe(request.stream, true)?;
         if let Some(at) = self.again(request)? {
-            return Ok(Some(at));
-        }
-        if let Some(at) = self.wait_early(grow, request, said)? {
             return Ok(Some(at));
         }
         if let Some(at) = self.fill(grow, request, said)? {
@@ -207,54 +203,6 @@ impl Pool {
         Ok(got)
     }
 
-    /// Where streams keep to themselves: what the stream itself has, and what it may have more without another one's.
-    fn keep_apart(
-        &self,
-        grow: &mut Growth,
-        request: Request,
-        said: &mut String,
-    ) -> Result<Option<u64>, Error> {
-        if !self.books()?.partition.is_on() {
-            return Ok(None);
-        }
-        if let Some(at) = self.as_before(request)? {
-            return Ok(Some(at));
-        }
-        let need = Heap::need(request.bytes, request.align);
-        self.flush_own(request.own, need, request.stream)?;
-        if let Some(at) = self.again(request)? {
-            return Ok(Some(at));
-        }
-        let room = self.room_of_streams(need.0)?;
-        self.fill_in_steps(grow, request, said, self.steps(room))
-    }
-
-    /// Where rounds differ by chance and streams share: the host is ahead of them, and would have the pool hold ever more. Beyond what
-    /// streams may hold that keep to themselves the stream rather waits for others, if that policy is on.
-    fn wait_early(
-        &self,
-        grow: &mut Growth,
-        request: Request,
-        said: &mut String,
-    ) -> Result<Option<u64>, Error> {
-        if self.apart || !self.books()?.partition.is_by_chance() {
-            return Ok(None);
-        }
-        let (len, _) = Heap::need(request.bytes, request.align);
-        let steps = self.steps(self.room_of_streams(len)?);
-        if let Some(at) = self.fill_in_steps(grow, request, said, steps)? {
-            return Ok(Some(at));
-        }
-        if !self.wait_on_streams(request)? {
-            return Ok(None);
-        }
-        if let Some(at) = self.again(request)? {
-            return Ok(Some(at));
-        }
-        let steps = self.steps(self.room_of_streams(len)?);
-        self.fill_in_steps(grow, request, said, steps)
-    }
-
     /// What is left may be too short for a slab's run: then a small request gets a block of a longer class, or one of no slab.
     fn serve_longer(&self, request: Request) -> Result<Option<u64>, Error> {
         let Some(class) = class_of(request.bytes, request.align) else {
@@ -268,7 +216,7 @@ impl Pool {
     }
 
     /// A round that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
-    fn as_before(&self, request: Request) -> Result<Option<u64>, Error> {
+    pub(super) fn as_before(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
         let stream = index_for_alloc(&mut heap, request.stream);
         let (len, align) = Heap::need(request.bytes, request.align);
@@ -318,42 +266,10 @@ impl Pool {
     }
 
     /// Looks whether the request can be served by now.
-    fn again(&self, request: Request) -> Result<Option<u64>, Error> {
+    pub(super) fn again(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
         let stream = index_for_alloc(&mut heap, request.stream);
         Ok(heap.alloc(request.bytes, request.align, stream))
-    }
-
-    /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
-    /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
-    pub(super) fn learn_what_is_safe(&self, stream: Named, own: bool) -> Result<bool, Error> {
-        let (opportunistic, stream) = {
-            let mut heap = self.books()?;
-            let stream = index_for_alloc(&mut heap, stream);
-            (heap.reuse.opportunistic, stream)
-        };
-        let mut any = if opportunistic {
-            let recorded = self.cover((!own).then_some(stream));
-            // growth, which is what comes next, costs more than to look again
-            self.poll(Some(stream), own, own || recorded)
-        } else {
-            self.confirm(&Clock::new(), Some(stream))
-        };
-        let mut heap = self.books()?;
-        if heap.arenas[stream as usize].is_some() {
-            any |= heap.absorb_known(stream);
-        }
-        self.want_events(&mut heap, stream);
-        Ok(any)
-    }
-
-    /// What this stream could not get should be covered by an event soon.
-    fn want_events(&self, heap: &mut Heap, stream: u32) {
-        for other in heap.streams() {
-            if other != stream {
-                heap.want_event(other);
-            }
-        }
     }
 
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
@@ -374,7 +290,7 @@ impl Pool {
         Ok(got)
     }
 
-    fn fill_in_steps(
+    pub(super) fn fill_in_steps(
         &self,
         grow: &mut Growth,
         request: Request,
@@ -515,15 +431,19 @@ impl Pool {
         let mut heap = self.books()?;
         let near = self.is_tight(heap.needed);
         let ample = self.ample_for(&heap);
-        let may = self.may_partition(&heap);
+        let may = self.may(&heap);
         heap.flush(Whose::All, |_| false);
         let rests = heap.begin_rest(!near);
-        if rests && heap.has_several_streams() && heap.reuse.opportunistic && !heap.partition.is_on() {
+        if rests && heap.has_several_streams() && heap.reuse.opportunistic && !heap.sharing.is_apart() {
             // what is complete becomes everybody's first: extents of two owners are not joined, pages that are partly another
             // stream's do not come home, and who freed what is chance
+            let by_waits = heap.sharing.is_by_waits();
             drop(heap);
-            self.cover(None);
-            self.poll(None, true, true);
+            self.cover(|_| true);
+            match by_waits {
+                true => self.poll_whole(),
+                false => self.poll(None, true, true),
+            };
             heap = self.books()?;
         }
         let mut sheds = false;
@@ -534,7 +454,7 @@ impl Pool {
         let largest = self.page_sizes(heap.needed, &heap).1;
         drop(heap);
         if sheds {
-            self.cover(None);
+            self.cover(|_| true);
         }
         if near || sheds {
             // pages that were made before memory mattered lose too much at the ends of blocks
@@ -555,37 +475,5 @@ impl Pool {
             self.heap.lock().unmapped(mapping);
         }
         Ok(())
-    }
-
-    /// Makes the stream wait for others that hold freed memory, if that policy is on.
-    fn wait_on_streams(&self, request: Request) -> Result<bool, Error> {
-        let mut heap = self.books()?;
-        let stream = index_for_alloc(&mut heap, request.stream);
-        // a graph cannot wait for work outside it
-        let waits = request.stream.line.is_some_and(|line| line.capture.is_none());
-        if !heap.reuse.internal_dependencies || !waits {
-            return Ok(false);
-        }
-        let others: Vec<_> = heap
-            .streams()
-            .filter(|&other| other != stream && !heap.arena(other).bins.is_empty())
-            .filter_map(|other| {
-                heap.arena(other)
-                    .events
-                    .back()
-                    .map(|&(event, covers)| (other, event, covers))
-            })
-            .collect();
-        drop(heap);
-        let mut clock = Clock::new();
-        for (other, event, covers) in others {
-            if self.backend.wait(request.stream.handle, event).is_ok() {
-                clock.push((other, covers));
-            }
-        }
-        let mut heap = self.books()?;
-        let stream = index_for_alloc(&mut heap, request.stream);
-        heap.learn(stream, &clock);
-        Ok(heap.absorb_known(stream))
     }
 }

@@ -145,11 +145,11 @@ impl Pool {
         }
     }
 
-    /// Records an event on each stream within reach, `but` for one, that has freed something no event covers. Returns whether
-    /// anything was recorded. The caller holds `grow`, which keeps a stream from being given up meanwhile.
-    pub(super) fn cover(&self, but: Option<u32>) -> bool {
+    /// Records an event on each stream within reach, of those `which` are asked for, that has freed something no event covers. Returns
+    /// whether anything was recorded. The caller holds `grow`, which keeps a stream from being given up meanwhile.
+    pub(super) fn cover(&self, which: impl Fn(u32) -> bool) -> bool {
         let Ok(mut heap) = self.books() else { return false };
-        let uncovered = heap.uncovered(but);
+        let uncovered = heap.uncovered(which);
         drop(heap);
         let mut any = false;
         for (index, line, name, covers) in uncovered {
@@ -171,7 +171,23 @@ impl Pool {
     /// freed; at its events only if its `own` matter. If it is `patient` it gives the streams the moment that it takes to
     /// notice that there was no work. The caller holds `grow`.
     pub(super) fn poll(&self, asks: Option<u32>, own: bool, patient: bool) -> bool {
-        let Ok(heap) = self.books() else { return false };
+        let (done, _) = self.look(asks, own, patient);
+        self.confirm(&done, asks)
+    }
+
+    /// The same, patiently and for nobody, if all that was recorded is complete. Which of it is, where not all is, is chance. The caller
+    /// holds `grow`.
+    pub(super) fn poll_whole(&self) -> bool {
+        let (done, whole) = self.look(None, true, true);
+        whole && self.confirm(&done, None)
+    }
+
+    /// What is complete by now, and whether that is all that was recorded on the streams looked at.
+    fn look(&self, asks: Option<u32>, own: bool, patient: bool) -> (Clock, bool) {
+        let mut done = Clock::new();
+        let Ok(heap) = self.books() else {
+            return (done, false);
+        };
         let streams = heap.streams().filter(|&stream| own || asks != Some(stream));
         let waiting: Vec<(u32, bool, Vec<_>)> = streams
             .map(|stream| {
@@ -185,7 +201,7 @@ impl Pool {
             .collect();
         drop(heap);
         let start = self.backend.now();
-        let mut done = Clock::new();
+        let mut whole = true;
         let mut looks = Vec::new();
         for (stream, patient, events) in waiting {
             let Some(&(event, newest)) = events.last() else {
@@ -203,6 +219,7 @@ impl Pool {
                 done.push((stream, newest)); // when the newest is complete, all are
                 continue;
             }
+            whole = false;
             let complete = |event: &&(Event, u64)| self.backend.query(event.0) == Ok(true);
             done.extend(
                 events
@@ -219,7 +236,7 @@ impl Pool {
                 heap.looked(stream, in_vain);
             }
         }
-        self.confirm(&done, asks)
+        (done, whole)
     }
 
     /// The host knows that this moment has passed. The caller holds `grow`.

@@ -28,7 +28,7 @@ impl Pool {
         self.give_back_chunks(false);
         let _grow = self.grow.lock();
         self.hear_of_graphs();
-        let recorded = self.cover(None);
+        let recorded = self.cover(|_| true);
         self.poll(None, true, recorded);
         let mut heap = self.books()?;
         heap.forget_need();
@@ -69,7 +69,7 @@ impl Pool {
             return;
         }
         let Some(_grow) = self.grow.try_lock() else { return };
-        let recorded = self.cover(None);
+        let recorded = self.cover(|_| true);
         self.poll(None, true, recorded);
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;

@@ -4,6 +4,7 @@
 use super::Pool;
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
+use crate::alloc::sharing::May;
 use crate::backend::Backend;
 use crate::base::error::Error;
 use crate::config::{MemoryKind, SLACK};
@@ -27,8 +28,8 @@ const SLACK_NEAR: f64 = 0.005;
 /// there is less slack than usual it may be beyond the usual one: with none they would shed for ever what they cannot do without.
 const BEYOND_SLACK: f64 = 1.0 / 256.0;
 const LEEWAY_PINNED: f64 = 0.03;
-/// Streams that keep to themselves may have this part of what they need more, rather than look at others.
-const MORE_APART: u64 = 4;
+/// Streams that do not look at each other may have this part of what they need more, rather than wait or look.
+const MORE: u64 = 4;
 
 /// Bytes that may be created, and in what pages.
 pub(super) struct Room {
@@ -42,9 +43,9 @@ pub(super) struct Room {
     page_max: u64,
 }
 
-/// The most that is held by streams that keep to themselves and need so much.
-fn most_apart(need: u64) -> u64 {
-    need.saturating_add(need / MORE_APART)
+/// The most that is held by streams that do not look at each other and need so much.
+fn most(need: u64) -> u64 {
+    need.saturating_add(need / MORE)
 }
 
 impl Pool {
@@ -166,11 +167,11 @@ impl Pool {
         }
     }
 
-    /// The same for what a pool needs now, where what streams that keep to themselves may have more is no doubt.
+    /// The same for what a pool needs now, where what streams may have more that do not look at each other is no doubt.
     pub(super) fn ample_for(&self, heap: &Heap) -> u64 {
-        match heap.partition.is_on() {
-            true => self.ample(most_apart(heap.base())),
-            false => self.ample(heap.needed),
+        match heap.sharing.is_by_looks() {
+            true => self.ample(heap.needed),
+            false => self.ample(most(heap.base())),
         }
     }
 
@@ -183,24 +184,25 @@ impl Pool {
         }
     }
 
-    /// May the pool hold so much that streams keep to themselves? Not where that would come near a limit, nor where memory is dear.
-    pub(super) fn may_partition(&self, heap: &Heap) -> bool {
-        let most = most_apart(heap.need_apart());
+    /// What streams may do rather than look at each other. Nothing that comes near a limit, nor where memory is dear.
+    pub(super) fn may(&self, heap: &Heap) -> May {
         let limit = match self.config.max_bytes {
             0 => u64::MAX,
             limit => limit,
         };
-        !self.apart
-            && self.config.memory != MemoryKind::Pinned
-            && !self.pressure.is_short()
-            && most <= limit.min(heap.release_threshold)
+        let dear = self.apart || self.config.memory == MemoryKind::Pinned || self.pressure.is_short();
+        let may_hold = |need: u64| !dear && most(need) <= limit.min(heap.release_threshold);
+        May {
+            wait: heap.reuse.internal_dependencies && may_hold(heap.needed),
+            part: may_hold(heap.need_apart()),
+        }
     }
 
-    /// What may be created before a request that finds nothing of its own stream's looks at others.
+    /// What may be created before a request that finds nothing of its own stream's turns to others.
     pub(super) fn room_of_streams(&self, len: u64) -> Result<Room, Error> {
         let room = self.room(len)?;
         let heap = self.books()?;
-        let left = most_apart(heap.base()).saturating_sub(heap.stats.reserved);
+        let left = most(heap.base()).saturating_sub(heap.stats.reserved);
         Ok(Room {
             limit: room.limit.min(left),
             ..room

@@ -145,6 +145,13 @@ impl Rig {
         (counts, held as f64 / self.peak as f64)
     }
 
+    /// Microseconds of busy streams' time so far.
+    #[allow(dead_code)] // of the survey
+    pub fn micros(&self) -> f64 {
+        let nanos = self.busy.as_ref().map_or(0, |busy| busy.device.host(0));
+        nanos as f64 / 1e3
+    }
+
     /// What streams that share nothing within a round need together, for the peak of what was live: without an event nobody can
     /// know that what one stream has freed may be another's, so no pool that asks for none holds less.
     pub fn apart(&self) -> f64 {

@@ -1,18 +1,24 @@
-//! Whether streams keep to themselves.
+//! How streams come by what others have freed.
 //!
 //! What one stream freed is another's once its work is seen to be complete. Where the host is ahead of the streams, when
 //! that is is chance: what a request finds differs from round to round, other pages have to be moved for it each time, and no
 //! round finds the layout of the one before. So if rounds that begin alike go on mapping pages, and looks at other
-//! streams are in vain, or that has gone on for long, memory is *partitioned*: what a stream freed stays its own, its work complete or not,
-//! and the pool may hold what the streams need apart. What a request finds then depends on the stream's own requests, and
-//! rounds settle as those of one stream do. Only a request that would have the pool hold yet more looks at other streams.
+//! streams are in vain, or that has gone on for long, what a request finds is no longer to depend on how far work has come:
+//!
+//! - Memory is *partitioned* if that costs little of it and streams pass little on: what a stream freed stays its own, its work complete
+//!   or not, and the pool may hold what the streams need apart.
+//! - Else streams *wait* for each other: a request that finds nothing of its own stream's has the stream wait for the one with the longest
+//!   free extent, whose memory then is the asking one's (as where RMM's pool takes from another stream's list), without a look.
+//!
+//! What a request finds then depends on the requests before it alone, and rounds settle as those of one stream do. Only a request that would
+//! have the pool hold yet more looks at other streams.
 //!
 //! What streams need apart is the sum, over all of them, of the most that each took in a round beyond what was freed on it.
-//! A pool that would have to hold several times what is in use for it, and holds less, or that may not hold so much, goes on as it
-//! is; but it knows that its rounds differ by chance, and may hold more so that pages need not move (`leeway`).
+//! A pool that may do neither goes on as it is; but it knows that its rounds differ by chance, and may hold more so that pages need not
+//! move (`leeway`).
 //!
 //! No lock of its own: the heap's. Callers: `rest` begins rounds and counts what they map, `pool::order` tells of looks at
-//! streams, `pool::miss` asks.
+//! streams, `pool::others` asks.
 
 use super::heap::Heap;
 
@@ -32,10 +38,31 @@ const PATIENCE: u32 = 8;
 /// ...for so many looks.
 const IMPATIENCE: u32 = 63;
 
-/// Whether they do, and what says so.
+/// How one stream comes by what another one freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// Once the pool has seen that the other one's work is complete.
+    #[default]
+    Looks,
+    /// It waits for the other one.
+    Waits,
+    /// Not at all.
+    Apart,
+}
+
+/// What a pool may do where rounds differ by chance.
+#[derive(Clone, Copy, Debug)]
+pub struct May {
+    /// Streams may wait for each other, and the pool hold a little more than it needs.
+    pub wait: bool,
+    /// It may hold what they need apart.
+    pub part: bool,
+}
+
+/// How they do, and what says so.
 #[derive(Debug, Default)]
-pub struct Partition {
-    on: bool,
+pub struct Sharing {
+    way: Way,
     /// Looks at a stream that found it at work, in this round.
     vain: u64,
     /// Pages mapped in this round.
@@ -73,16 +100,26 @@ impl Patience {
     }
 }
 
-impl Partition {
+impl Sharing {
     /// Do streams keep to themselves?
     #[inline(always)]
-    pub fn is_on(&self) -> bool {
-        self.on
+    pub fn is_apart(&self) -> bool {
+        self.way == Way::Apart
+    }
+
+    /// Do they wait for each other, complete or not?
+    pub fn is_by_waits(&self) -> bool {
+        self.way == Way::Waits
+    }
+
+    /// Does what a request finds depend on how far work has come?
+    pub fn is_by_looks(&self) -> bool {
+        self.way == Way::Looks
     }
 
     /// Do rounds differ by chance?
     pub fn is_by_chance(&self) -> bool {
-        !self.on && self.by_chance >= ROUNDS
+        self.is_by_looks() && self.by_chance >= ROUNDS
     }
 
     /// Pages were mapped for a request.
@@ -91,34 +128,40 @@ impl Partition {
     }
 
     /// A round begins, like the one before or `again` not. Streams needed so much `apart` in that one. The pool needs `needed` if
-    /// they share, holds `held`, and `may` hold more.
-    fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: bool) {
+    /// they share, and holds `held`.
+    fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: May) {
         let (vain, mapped) = (self.vain, self.mapped);
         (self.vain, self.mapped) = (0, 0);
         if again {
             // a rest between two rounds may have been taken for their end
             self.need = apart.max(self.need - self.need / FADES);
         }
-        if !self.on {
+        if self.is_by_looks() {
             match again && mapped > 0 {
                 true => self.by_chance += if vain > 0 { VAIN } else { 1 },
                 false => self.by_chance = 0,
             }
         }
+        let chance = self.by_chance >= ROUNDS;
         let is_worth_it = self.need * 2 <= needed * MOST_HALVES || self.need <= held;
-        self.on = may && (self.on || self.is_by_chance() && is_worth_it);
+        let parts = may.part && (self.is_apart() || self.is_by_looks() && is_worth_it);
+        self.way = match chance {
+            true if parts => Way::Apart,
+            true if may.wait => Way::Waits,
+            _ => Way::Looks,
+        };
     }
 
     /// Less may be needed from now on.
     pub fn end(&mut self) {
-        *self = Partition::default();
+        *self = Sharing::default();
     }
 }
 
 impl Heap {
     /// What the pool needs: the most that was in use, or what streams need that keep to themselves.
     pub fn base(&self) -> u64 {
-        match self.partition.on {
+        match self.sharing.is_apart() {
             true => self.need_apart(),
             false => self.needed,
         }
@@ -126,12 +169,12 @@ impl Heap {
 
     /// What it would need if streams kept to themselves, as far as is known.
     pub fn need_apart(&self) -> u64 {
-        self.needed.max(self.partition.need)
+        self.needed.max(self.sharing.need)
     }
 
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
-        self.partition.vain += u64::from(in_vain);
+        self.sharing.vain += u64::from(in_vain);
         if let Some(arena) = self.arenas[stream as usize].as_mut() {
             arena.patience.looked(in_vain);
         }
@@ -151,8 +194,8 @@ impl Heap {
         self.arena_mut(stream).taken -= bytes as i64;
     }
 
-    /// A round begins, with so much in use, like the one before or `again` not. The pool `may` hold more than it needs.
-    pub(super) fn begin_round_of_streams(&mut self, used: u64, again: bool, may: bool) {
+    /// A round begins, with so much in use, like the one before or `again` not.
+    pub(super) fn begin_round_of_streams(&mut self, used: u64, again: bool, may: May) {
         let (mut apart, mut passed) = (used, 0);
         for stream in self.streams() {
             let arena = self.arena_mut(stream);
@@ -160,14 +203,18 @@ impl Heap {
             passed += arena.taken.max(0) as u64;
             (arena.taken, arena.most_taken) = (0, 0);
         }
-        // one stream has nobody to keep from, and what streams pass on would have to come back
-        let again = again && self.has_several_streams();
-        let may = may && self.has_several_streams() && passed <= self.needed / PASSED;
-        let was = self.partition.is_on();
-        self.partition
-            .begin_round(again, apart, self.needed, self.stats.reserved, may);
-        if self.partition.is_on() && !was {
-            // there is an order within each stream
+        // a stream alone has nobody to share with, and what streams pass on would have to come back
+        let several = self.has_several_streams();
+        let may = May {
+            wait: may.wait && several,
+            part: may.part && several && passed <= self.needed / PASSED,
+        };
+        let was = self.sharing.way;
+        let (needed, held) = (self.needed, self.stats.reserved);
+        self.sharing
+            .begin_round(again && several, apart, needed, held, may);
+        if !self.sharing.is_by_looks() && self.sharing.way != was {
+            // there is an order now
             self.leeway.end();
         }
     }
@@ -177,73 +224,93 @@ impl Heap {
 mod tests {
     use super::*;
 
+    const ANY: May = May {
+        wait: true,
+        part: true,
+    };
+    const NONE: May = May {
+        wait: false,
+        part: false,
+    };
+
     /// A round like the one before, with so many looks in vain, and pages mapped.
-    fn round(partition: &mut Partition, vain: u64, mapped: u64, apart: u64) {
-        (partition.vain, partition.mapped) = (vain, mapped);
-        partition.begin_round(true, apart, 100, 200, true);
+    fn round(sharing: &mut Sharing, vain: u64, mapped: u64, apart: u64, may: May) {
+        (sharing.vain, sharing.mapped) = (vain, mapped);
+        sharing.begin_round(true, apart, 100, 200, may);
     }
 
     #[test]
     fn rounds_that_differ_by_chance_partition_memory() {
-        let mut partition = Partition::default();
+        let mut sharing = Sharing::default();
         for _ in 1..ROUNDS / VAIN {
-            round(&mut partition, 1, 1, 150);
-            assert!(!partition.is_on());
+            round(&mut sharing, 1, 1, 150, ANY);
+            assert!(sharing.is_by_looks());
         }
-        round(&mut partition, 1, 1, 150);
-        assert!(partition.is_on());
+        round(&mut sharing, 1, 1, 150, ANY);
+        assert!(sharing.is_apart());
         // and nothing is looked at any more
-        round(&mut partition, 0, 1, 150);
-        assert!(partition.is_on());
-        partition.begin_round(true, 150, 100, 200, false);
-        assert!(!partition.is_on(), "the pool may not hold so much");
+        round(&mut sharing, 0, 1, 150, ANY);
+        assert!(sharing.is_apart());
+        sharing.begin_round(true, 150, 100, 200, May { part: false, ..ANY });
+        assert!(sharing.is_by_waits(), "the pool may not hold so much");
+        sharing.begin_round(true, 150, 100, 200, ANY);
+        assert!(sharing.is_by_waits(), "not to and fro");
+        sharing.begin_round(true, 150, 100, 200, NONE);
+        assert!(sharing.is_by_chance());
+        sharing.end();
+        assert!(sharing.is_by_looks() && !sharing.is_by_chance());
     }
 
     #[test]
     fn rounds_that_settle_do_not() {
-        let mut partition = Partition::default();
+        let mut sharing = Sharing::default();
         for _ in 0..10 {
-            round(&mut partition, 0, 1, 150);
-            round(&mut partition, 1, 1, 150);
-            round(&mut partition, 1, 0, 150);
+            round(&mut sharing, 0, 1, 150, ANY);
+            round(&mut sharing, 1, 1, 150, ANY);
+            round(&mut sharing, 1, 0, 150, ANY);
         }
-        assert!(!partition.is_on() && !partition.is_by_chance());
-        let mut partition = Partition::default();
+        assert!(sharing.is_by_looks() && !sharing.is_by_chance());
+        let mut sharing = Sharing::default();
         for _ in 0..10 {
-            (partition.vain, partition.mapped) = (1, 1);
-            partition.begin_round(false, 150, 100, 200, true);
+            (sharing.vain, sharing.mapped) = (1, 1);
+            sharing.begin_round(false, 150, 100, 200, ANY);
         }
-        assert!(!partition.is_on());
+        assert!(sharing.is_by_looks() && !sharing.is_by_chance());
     }
 
     #[test]
     fn several_times_what_is_in_use_is_too_much() {
-        let mut partition = Partition::default();
+        let mut sharing = Sharing::default();
         for _ in 0..10 {
-            round(&mut partition, 1, 1, 251);
+            round(&mut sharing, 1, 1, 251, ANY);
         }
-        assert!(!partition.is_on() && partition.is_by_chance());
-        let mut partition = Partition::default();
+        assert!(sharing.is_by_waits());
+        let mut sharing = Sharing::default();
+        for _ in 0..10 {
+            round(&mut sharing, 1, 1, 251, May { wait: false, ..ANY });
+        }
+        assert!(sharing.is_by_chance());
+        let mut sharing = Sharing::default();
         for _ in 0..ROUNDS / VAIN {
-            round(&mut partition, 1, 1, 250);
+            round(&mut sharing, 1, 1, 250, ANY);
         }
-        assert!(partition.is_on());
-        let mut partition = Partition::default();
+        assert!(sharing.is_apart());
+        let mut sharing = Sharing::default();
         for _ in 0..ROUNDS / VAIN {
-            (partition.vain, partition.mapped) = (1, 1);
-            partition.begin_round(true, 300, 100, 300, true);
+            (sharing.vain, sharing.mapped) = (1, 1);
+            sharing.begin_round(true, 300, 100, 300, ANY);
         }
-        assert!(partition.is_on(), "no less is held where they share");
+        assert!(sharing.is_apart(), "no less is held where they share");
     }
 
     #[test]
     fn what_was_taken_for_a_round_is_forgotten() {
-        let mut partition = Partition::default();
-        round(&mut partition, 1, 1, 500);
+        let mut sharing = Sharing::default();
+        round(&mut sharing, 1, 1, 500, May { wait: false, ..ANY });
         for _ in 0..8 {
-            round(&mut partition, 1, 1, 150);
+            round(&mut sharing, 1, 1, 150, May { wait: false, ..ANY });
         }
-        assert!(partition.is_on() && partition.need < 250);
+        assert!(sharing.is_apart() && sharing.need < 250);
     }
 
     #[test]

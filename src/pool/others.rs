@@ -1,0 +1,146 @@
+//! What other streams have freed, for a request that finds nothing of its own stream's: the ways to come by it, without a wait or with
+//! one (`alloc::sharing` says which is when).
+
+use super::miss::Request;
+use super::{Growth, Named, Pool, index_for_alloc};
+use crate::alloc::heap::Heap;
+use crate::alloc::order::Clock;
+use crate::backend::Backend;
+use crate::base::error::Error;
+
+impl Pool {
+    /// Where streams do not look at each other: what the stream itself has, what it may have more, and, if they wait for each other,
+    /// what one after the other has.
+    pub(super) fn serve_in_order(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        let mut heap = self.books()?;
+        if heap.sharing.is_by_looks() {
+            return Ok(None);
+        }
+        let by_waits = heap.sharing.is_by_waits();
+        let stream = index_for_alloc(&mut heap, request.stream);
+        // what the program has told of is known before each request of a round that comes again
+        let known = by_waits && heap.absorb_known(stream);
+        drop(heap);
+        if known && let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        if let Some(at) = self.as_before(request)? {
+            return Ok(Some(at));
+        }
+        let need = Heap::need(request.bytes, request.align);
+        self.flush_own(request.own, need, request.stream)?;
+        if let Some(at) = self.again(request)? {
+            return Ok(Some(at));
+        }
+        let fill = |grow: &mut Growth, said: &mut String| {
+            let room = self.room_of_streams(need.0)?;
+            self.fill_in_steps(grow, request, said, self.steps(room))
+        };
+        if let Some(at) = fill(grow, said)? {
+            return Ok(Some(at));
+        }
+        if !by_waits {
+            return Ok(None);
+        }
+        for other in self.holders(request)? {
+            self.cover(|stream| stream == other);
+            if self.wait_on(request, |stream| stream == other)?
+                && let Some(at) = self
+                    .again(request)?
+                    .map_or_else(|| fill(grow, said), |at| Ok(Some(at)))?
+            {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Other streams that have freed memory, those with the longest extents first.
+    fn holders(&self, request: Request) -> Result<Vec<u32>, Error> {
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        let longest = |other: u32| heap.arena(other).bins.largest(&heap.space.nodes);
+        let mut holders: Vec<(u64, u32)> = heap
+            .streams()
+            .filter(|&other| other != stream)
+            .map(|other| (longest(other), other))
+            .filter(|holder| holder.0 > 0)
+            .collect();
+        holders.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(holders.into_iter().map(|holder| holder.1).collect())
+    }
+
+    /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
+    /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
+    pub(super) fn learn_what_is_safe(&self, stream: Named, own: bool) -> Result<bool, Error> {
+        let (opportunistic, stream) = {
+            let mut heap = self.books()?;
+            let stream = index_for_alloc(&mut heap, stream);
+            (heap.reuse.opportunistic, stream)
+        };
+        let mut any = if opportunistic {
+            let recorded = self.cover(|other| own || other != stream);
+            // growth, which is what comes next, costs more than to look again
+            self.poll(Some(stream), own, own || recorded)
+        } else {
+            self.confirm(&Clock::new(), Some(stream))
+        };
+        let mut heap = self.books()?;
+        if heap.arenas[stream as usize].is_some() {
+            any |= heap.absorb_known(stream);
+        }
+        self.want_events(&mut heap, stream);
+        Ok(any)
+    }
+
+    /// What this stream could not get should be covered by an event soon.
+    fn want_events(&self, heap: &mut Heap, stream: u32) {
+        for other in heap.streams() {
+            if other != stream {
+                heap.want_event(other);
+            }
+        }
+    }
+
+    /// Makes the stream wait for those that hold freed memory, if that policy is on.
+    pub(super) fn wait_on_streams(&self, request: Request) -> Result<bool, Error> {
+        self.wait_on(request, |_| true)
+    }
+
+    /// Makes it wait for those of them `which` are asked for. Returns whether that brought any memory.
+    fn wait_on(&self, request: Request, which: impl Fn(u32) -> bool) -> Result<bool, Error> {
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        // a graph cannot wait for work outside it
+        let waits = request.stream.line.is_some_and(|line| line.capture.is_none());
+        if !heap.reuse.internal_dependencies || !waits {
+            return Ok(false);
+        }
+        let others: Vec<_> = heap
+            .streams()
+            .filter(|&other| other != stream && which(other) && !heap.arena(other).bins.is_empty())
+            .filter_map(|other| {
+                heap.arena(other)
+                    .events
+                    .back()
+                    .map(|&(event, covers)| (other, event, covers))
+            })
+            .collect();
+        drop(heap);
+        let mut clock = Clock::new();
+        for (other, event, covers) in others {
+            if self.backend.wait(request.stream.handle, event).is_ok() {
+                clock.push((other, covers));
+            }
+        }
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        heap.learn(stream, &clock);
+        Ok(heap.absorb_known(stream))
+    }
+}
