@@ -1,7 +1,8 @@
 //! How soon programs that do the same again come to rounds that make no page call, what they hold then, and which calls are
 //! left. The programs are those of `tests/rounds.rs`, and one whose streams keep step, with other seeds.
 //!
-//! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold] [--work MICROSECONDS]`; untold: the pool does
+//! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold] [--work MICROSECONDS]
+//! [--only PROGRAM]`; untold: the pool does
 //! not hear that the program waits for its streams after each round, as where that is CUDA's own call; work: so much is queued on a
 //! block's stream each time, and the host goes on after one microsecond, in virtual time.
 
@@ -98,21 +99,29 @@ fn main() {
     let mut options = [("--from", 301), ("--to", 314), ("--rounds", 40), ("--work", 0)];
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let mut tells = true;
+    let mut programs = PROGRAMS.to_vec();
     while let Some(word) = words.next() {
         if word == "--untold" {
             tells = false;
             continue;
         }
-        let number = words.next().and_then(|number| number.parse().ok());
+        let value = words.next();
+        if let ("--only", Some(name)) = (word.as_str(), &value) {
+            programs.retain(|program| program.0 == name);
+            continue;
+        }
+        let number = value.and_then(|number| number.parse().ok());
         match (options.iter_mut().find(|option| option.0 == word), number) {
             (Some(option), Some(number)) => option.1 = number,
-            _ => panic!("expected --untold, or --from, --to, --rounds or --work and a number, not {word}"),
+            _ => panic!(
+                "expected --untold, --only and a program, or --from, --to, --rounds or --work and a number, not {word}"
+            ),
         }
     }
     let [(_, from), (_, to), (_, rounds), (_, work)] = options;
     assert!(
-        from <= to && rounds >= 2,
-        "--from is at most --to, and there are two rounds at least"
+        from <= to && rounds >= 2 && !programs.is_empty(),
+        "--from is at most --to, there are two rounds at least, and --only names one of the programs"
     );
     println!(
         "{rounds} rounds, seeds {from} to {to}, waits told: {tells}, work: {work} us. last: the last round with a page call; calls: page calls until then; events: their calls in the"
@@ -137,7 +146,7 @@ fn main() {
         "apart"
     );
     let mut all = Vec::new();
-    for (name, program) in PROGRAMS {
+    for (name, program) in programs {
         for setting in [(1, true), (2, true), (2, false), (4, true), (4, false), (5, true)] {
             let outcome = |seed| run(program, setting, seed, rounds as usize, tells, work);
             let outcomes: Vec<Outcome> = (from..=to).map(outcome).collect();

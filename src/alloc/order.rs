@@ -20,7 +20,7 @@
 use super::bins::Bins;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
-use super::sharing::Patience;
+use super::sharing::{Patience, Taken};
 use super::size::CLASSES;
 use super::slab::StrayList;
 use crate::backend::Event;
@@ -93,9 +93,7 @@ pub struct Arena {
     pub strays: StrayList,
     /// How long a request waits for its work to be complete.
     pub patience: Patience,
-    /// Bytes that it has taken in this round beyond those freed on it, and the most of that.
-    pub(super) taken: i64,
-    pub(super) most_taken: i64,
+    pub(super) taken: Taken,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
     /// Of these bytes, those of strays.
@@ -126,8 +124,7 @@ impl Arena {
             counted_from: 0,
             strays: StrayList::default(),
             patience: Patience::default(),
-            taken: 0,
-            most_taken: 0,
+            taken: Taken::default(),
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
             unrecorded_strays: 0,
@@ -243,6 +240,8 @@ impl Heap {
         self.arenas.push(Some(arena));
         self.ids.insert(id, index);
         self.stream_came();
+        let taken = self.recall(id);
+        self.arena_mut(index).taken = taken;
         index
     }
 
@@ -467,9 +466,11 @@ impl Heap {
             return;
         }
         let longest = |heap: &Heap| heap.arena(COMMON).bins.descending(&heap.space.nodes, 0).next();
+        // it stays complete, as streams to come will need it
+        let completed = self.arena(stream).completed;
         while let Some(id) = longest(self) {
             self.pull_free(id);
-            self.put_free(id, stream);
+            self.put_free_since(id, stream, completed);
         }
     }
 
@@ -493,6 +494,7 @@ impl Heap {
             return;
         }
         let arena = self.arenas[stream as usize].take().expect("a stream in use");
+        self.remember(arena.id, arena.taken);
         self.ids.remove(&arena.id);
         for other in self.arenas.iter_mut().flatten() {
             other.knows.remove(&stream);

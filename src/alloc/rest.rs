@@ -311,8 +311,9 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
-        // what leeway gave is given
-        let exceeds = self.stats.reserved > ample && !self.leeway.is_any();
+        // what leeway gave is given, and what chance made the pool hold it would hold again
+        let by_chance = self.leeway.is_any() || self.had_several_streams() && self.sharing.is_busy();
+        let exceeds = self.stats.reserved > ample && !by_chance;
         let used = self.used_now();
         let round = self
             .rest

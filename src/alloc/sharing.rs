@@ -21,18 +21,24 @@
 //! streams, `pool::others` asks.
 
 use super::heap::Heap;
+use crate::base::units::Timeline;
+use rustc_hash::FxHashMap;
 
 /// So many rounds in a row that begin alike and map pages differ by chance...
-const ROUNDS: u32 = 12;
-/// ...of which one with a look at a stream that found it at work counts for so many. (Where a round maps thousands of pages streams have
-/// come to their end before anybody looks.)
-const VAIN: u32 = 3;
+const ROUNDS: u32 = 16;
+/// ...of which a busy one counts for so many, whether it maps pages or not. (Where a round maps thousands of pages streams have come to
+/// their end before anybody looks.)
+const BUSY: u32 = 4;
+/// A round is busy if so many looks at streams found them at work. One that is idle is late now and then.
+const VAIN: u64 = 16;
 /// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
 const MOST_HALVES: u64 = 5;
 /// What was needed apart counts for so much less with each round that needs less.
 const FADES: u64 = 8;
 /// Unless one part in so many of what is in use, or more, was taken on some streams in a round and freed on others.
 const PASSED: u64 = 16;
+/// So many streams that were forgotten are remembered in a round.
+const GONE: usize = 64;
 /// After so many looks in vain in a row a look at a stream does not wait...
 const PATIENCE: u32 = 8;
 /// ...for so many looks.
@@ -59,6 +65,13 @@ pub struct May {
     pub part: bool,
 }
 
+/// Bytes that a stream has taken in this round beyond those freed on it, and the most of that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    now: i64,
+    most: i64,
+}
+
 /// How they do, and what says so.
 #[derive(Debug, Default)]
 pub struct Sharing {
@@ -67,6 +80,10 @@ pub struct Sharing {
     vain: u64,
     /// Pages mapped in this round.
     mapped: u64,
+    /// There was more than one stream in this round.
+    several: bool,
+    /// What streams took that were forgotten in this round, and may come back.
+    gone: FxHashMap<Timeline, Taken>,
     /// Rounds in a row that map pages.
     by_chance: u32,
     /// What is needed if no stream gets what another one freed.
@@ -122,6 +139,11 @@ impl Sharing {
         self.is_by_looks() && self.by_chance >= ROUNDS
     }
 
+    /// Is the host ahead of its streams in this round?
+    pub(super) fn is_busy(&self) -> bool {
+        self.vain >= VAIN
+    }
+
     /// Pages were mapped for a request.
     pub(super) fn mapped(&mut self, pages: u64) {
         self.mapped += pages;
@@ -130,15 +152,15 @@ impl Sharing {
     /// A round begins, like the one before or `again` not. Streams needed so much `apart` in that one. The pool needs `needed` if
     /// they share, and holds `held`.
     fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: May) {
-        let (vain, mapped) = (self.vain, self.mapped);
+        let (busy, mapped) = (self.is_busy(), self.mapped > 0);
         (self.vain, self.mapped) = (0, 0);
         if again {
             // a rest between two rounds may have been taken for their end
             self.need = apart.max(self.need - self.need / FADES);
         }
         if self.is_by_looks() {
-            match again && mapped > 0 {
-                true => self.by_chance += if vain > 0 { VAIN } else { 1 },
+            match again && (mapped || busy) {
+                true => self.by_chance += if busy { BUSY } else { 1 },
                 false => self.by_chance = 0,
             }
         }
@@ -172,6 +194,13 @@ impl Heap {
         self.needed.max(self.sharing.need)
     }
 
+    /// What streams have needed apart in this round so far.
+    pub fn apart_so_far(&self) -> u64 {
+        let gone = self.sharing.gone.values().map(|taken| taken.most as u64);
+        let here = self.streams().map(|stream| self.arena(stream).taken.most as u64);
+        gone.chain(here).sum()
+    }
+
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
         self.sharing.vain += u64::from(in_vain);
@@ -183,28 +212,48 @@ impl Heap {
     /// A stream has taken `bytes`.
     #[inline(always)]
     pub(super) fn took(&mut self, stream: u32, bytes: u64) {
-        let arena = self.arena_mut(stream);
-        arena.taken += bytes as i64;
-        arena.most_taken = arena.most_taken.max(arena.taken);
+        let taken = &mut self.arena_mut(stream).taken;
+        taken.now += bytes as i64;
+        taken.most = taken.most.max(taken.now);
     }
 
     /// They were freed on a stream.
     #[inline(always)]
     pub(super) fn got_back(&mut self, stream: u32, bytes: u64) {
-        self.arena_mut(stream).taken -= bytes as i64;
+        self.arena_mut(stream).taken.now -= bytes as i64;
+    }
+
+    /// A stream has come. It may have been forgotten in this round with blocks that are in use.
+    pub(super) fn recall(&mut self, id: Timeline) -> Taken {
+        self.sharing.several |= self.has_several_streams();
+        self.sharing.gone.remove(&id).unwrap_or_default()
+    }
+
+    /// A stream is forgotten.
+    pub(super) fn remember(&mut self, id: Timeline, taken: Taken) {
+        let gone = &mut self.sharing.gone;
+        // a program that makes streams without end has no rounds
+        if gone.len() < GONE && taken.most > 0 {
+            gone.insert(id, taken);
+        }
+    }
+
+    /// Was there more than one stream in this round? All may be forgotten at its end.
+    pub(super) fn had_several_streams(&self) -> bool {
+        self.sharing.several || self.has_several_streams()
     }
 
     /// A round begins, with so much in use, like the one before or `again` not.
     pub(super) fn begin_round_of_streams(&mut self, used: u64, again: bool, may: May) {
-        let (mut apart, mut passed) = (used, 0);
+        let mut taken: Vec<Taken> = self.sharing.gone.drain().map(|gone| gone.1).collect();
         for stream in self.streams() {
-            let arena = self.arena_mut(stream);
-            apart += arena.most_taken as u64;
-            passed += arena.taken.max(0) as u64;
-            (arena.taken, arena.most_taken) = (0, 0);
+            taken.push(std::mem::take(&mut self.arena_mut(stream).taken));
         }
+        let apart = used + taken.iter().map(|taken| taken.most as u64).sum::<u64>();
+        let passed = taken.iter().map(|taken| taken.now.max(0) as u64).sum::<u64>();
         // a stream alone has nobody to share with, and what streams pass on would have to come back
-        let several = self.has_several_streams();
+        let several = self.had_several_streams();
+        self.sharing.several = false;
         let may = May {
             wait: may.wait && several,
             part: may.part && several && passed <= self.needed / PASSED,
@@ -242,11 +291,11 @@ mod tests {
     #[test]
     fn rounds_that_differ_by_chance_partition_memory() {
         let mut sharing = Sharing::default();
-        for _ in 1..ROUNDS / VAIN {
-            round(&mut sharing, 1, 1, 150, ANY);
+        for _ in 1..ROUNDS / BUSY {
+            round(&mut sharing, VAIN, 1, 150, ANY);
             assert!(sharing.is_by_looks());
         }
-        round(&mut sharing, 1, 1, 150, ANY);
+        round(&mut sharing, VAIN, 1, 150, ANY);
         assert!(sharing.is_apart());
         // and nothing is looked at any more
         round(&mut sharing, 0, 1, 150, ANY);
@@ -266,13 +315,13 @@ mod tests {
         let mut sharing = Sharing::default();
         for _ in 0..10 {
             round(&mut sharing, 0, 1, 150, ANY);
-            round(&mut sharing, 1, 1, 150, ANY);
-            round(&mut sharing, 1, 0, 150, ANY);
+            round(&mut sharing, VAIN, 1, 150, ANY);
+            round(&mut sharing, VAIN - 1, 0, 150, ANY);
         }
         assert!(sharing.is_by_looks() && !sharing.is_by_chance());
         let mut sharing = Sharing::default();
         for _ in 0..10 {
-            (sharing.vain, sharing.mapped) = (1, 1);
+            (sharing.vain, sharing.mapped) = (VAIN, 1);
             sharing.begin_round(false, 150, 100, 200, ANY);
         }
         assert!(sharing.is_by_looks() && !sharing.is_by_chance());
@@ -282,22 +331,22 @@ mod tests {
     fn several_times_what_is_in_use_is_too_much() {
         let mut sharing = Sharing::default();
         for _ in 0..10 {
-            round(&mut sharing, 1, 1, 251, ANY);
+            round(&mut sharing, VAIN, 1, 251, ANY);
         }
         assert!(sharing.is_by_waits());
         let mut sharing = Sharing::default();
         for _ in 0..10 {
-            round(&mut sharing, 1, 1, 251, May { wait: false, ..ANY });
+            round(&mut sharing, VAIN, 1, 251, May { wait: false, ..ANY });
         }
         assert!(sharing.is_by_chance());
         let mut sharing = Sharing::default();
-        for _ in 0..ROUNDS / VAIN {
-            round(&mut sharing, 1, 1, 250, ANY);
+        for _ in 0..ROUNDS / BUSY {
+            round(&mut sharing, VAIN, 1, 250, ANY);
         }
         assert!(sharing.is_apart());
         let mut sharing = Sharing::default();
-        for _ in 0..ROUNDS / VAIN {
-            (sharing.vain, sharing.mapped) = (1, 1);
+        for _ in 0..ROUNDS / BUSY {
+            (sharing.vain, sharing.mapped) = (VAIN, 1);
             sharing.begin_round(true, 300, 100, 300, ANY);
         }
         assert!(sharing.is_apart(), "no less is held where they share");
@@ -306,9 +355,9 @@ mod tests {
     #[test]
     fn what_was_taken_for_a_round_is_forgotten() {
         let mut sharing = Sharing::default();
-        round(&mut sharing, 1, 1, 500, May { wait: false, ..ANY });
+        round(&mut sharing, VAIN, 1, 500, May { wait: false, ..ANY });
         for _ in 0..8 {
-            round(&mut sharing, 1, 1, 150, May { wait: false, ..ANY });
+            round(&mut sharing, VAIN, 1, 150, May { wait: false, ..ANY });
         }
         assert!(sharing.is_apart() && sharing.need < 250);
     }

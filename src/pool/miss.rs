@@ -168,6 +168,9 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
+        if let Some(at) = self.wait_early(grow, request, said)? {
+            return Ok(Some(at));
+        }
         if let Some(at) = self.fill(grow, request, said)? {
             return Ok(Some(at));
         }

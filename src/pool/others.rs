@@ -37,23 +37,61 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
-        let fill = |grow: &mut Growth, said: &mut String| {
-            let room = self.room_of_streams(need.0)?;
-            self.fill_in_steps(grow, request, said, self.steps(room))
-        };
-        if let Some(at) = fill(grow, said)? {
-            return Ok(Some(at));
+        let got = self.fill_within(grow, request, said)?;
+        match by_waits && got.is_none() {
+            true => self.take_over(grow, request, said),
+            false => Ok(got),
         }
-        if !by_waits {
+    }
+
+    /// Where they do: the pool need not hold ever more because the host is ahead of its streams. Beyond a quarter more than they need apart
+    /// the stream rather waits for others.
+    pub(super) fn wait_early(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        let heap = self.books()?;
+        let waits = heap.sharing.is_by_looks() && heap.has_several_streams() && self.may(&heap).wait;
+        drop(heap);
+        if !waits {
             return Ok(None);
         }
+        match self.fill_within(grow, request, said)? {
+            None => self.take_over(grow, request, said),
+            got => Ok(got),
+        }
+    }
+
+    /// Finds pages, and creates some as far as the pool may hold more that is not to look at streams.
+    fn fill_within(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        let (len, _) = Heap::need(request.bytes, request.align);
+        let steps = self.steps(self.room_of_streams(len)?);
+        self.fill_in_steps(grow, request, said, steps)
+    }
+
+    /// Has the stream wait for one after the other that has freed memory, and takes that.
+    fn take_over(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
         for other in self.holders(request)? {
             self.cover(|stream| stream == other);
-            if self.wait_on(request, |stream| stream == other)?
-                && let Some(at) = self
-                    .again(request)?
-                    .map_or_else(|| fill(grow, said), |at| Ok(Some(at)))?
-            {
+            if !self.wait_on(request, |stream| stream == other)? {
+                continue;
+            }
+            if let Some(at) = self.again(request)? {
+                return Ok(Some(at));
+            }
+            if let Some(at) = self.fill_within(grow, request, said)? {
                 return Ok(Some(at));
             }
         }

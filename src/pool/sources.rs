@@ -202,7 +202,12 @@ impl Pool {
     pub(super) fn room_of_streams(&self, len: u64) -> Result<Room, Error> {
         let room = self.room(len)?;
         let heap = self.books()?;
-        let left = most(heap.base()).saturating_sub(heap.stats.reserved);
+        let need = match heap.sharing.is_by_looks() {
+            // so far nobody knows whether they would rather wait, and have less, or have what they need apart
+            true => heap.need_apart().max(heap.apart_so_far() + len),
+            false => heap.base().max(heap.used_now() + len),
+        };
+        let left = most(need).saturating_sub(heap.stats.reserved);
         Ok(Room {
             limit: room.limit.min(left),
             ..room
