@@ -19,9 +19,9 @@
 
 use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
-use super::lists::{Kept, LISTS, LONG, Lists};
+use super::lists::{Kept, LISTS, LONG, Larger, Lists};
 use super::order::COMMON;
-use super::size::{SMALL_MAX, plain_class};
+use super::size::{GRAIN, SMALL_MAX, plain_class};
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -54,7 +54,7 @@ pub struct Cache {
     /// The longest block to keep.
     most: AtomicU64,
     directory: Directory,
-    /// The number of the latest free on the stream.
+    /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
     clock: Arc<AtomicU64>,
     lists: Lists,
     bytes: AtomicU64,
@@ -82,7 +82,7 @@ impl Cache {
             arena: COMMON,
             most: AtomicU64::new(0),
             directory,
-            clock: Arc::default(),
+            clock: Arc::new(AtomicU64::new(u64::MAX)),
             lists: Lists::default(),
             bytes: AtomicU64::new(0),
             low: AtomicU64::new(0),
@@ -95,7 +95,10 @@ impl Cache {
 
     /// It is for a thread and the stream of an arena, whose latest free's number is `clock`.
     pub fn assign(&mut self, owner: ThreadId, stream: StreamHandle, arena: u32, clock: Arc<AtomicU64>) {
-        (self.owner, self.stream, self.arena, self.clock) = (owner, stream, arena, clock);
+        (self.owner, self.stream, self.arena) = (owner, stream, arena);
+        if arena != COMMON {
+            self.clock = clock;
+        }
     }
 
     /// May it have a block for a request? A look that changes nothing, and needs no gate.
@@ -132,10 +135,12 @@ impl Cache {
         if bytes <= SMALL_MAX {
             return None;
         }
-        let _pass = self.gate.enter()?;
-        let kept = self.lists.pick_larger(bytes)?;
-        self.hand_out(kept);
-        Some(kept.at)
+        let _pass = self.gate.enter_quick()?;
+        let larger = self.lists.pick_larger(bytes)?;
+        self.begin_larger(larger);
+        self.lose(larger.grains * GRAIN);
+        add(&self.taken, 1);
+        Some(larger.at)
     }
 
     /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
@@ -153,7 +158,10 @@ impl Cache {
             // each kind by itself: so a slab's block goes from its list to the program in registers
             let taken = match plain_class(bytes) {
                 Some(class) => self.lists.pop_small(class).map(begin),
-                None => self.lists.pick_larger(bytes).map(begin),
+                None => self.lists.pick_larger(bytes).map(|larger| {
+                    self.begin_larger(larger);
+                    (larger.at, larger.grains * GRAIN)
+                }),
             };
             let Some((at, bytes)) = taken else {
                 all = false;
@@ -179,8 +187,13 @@ impl Cache {
     fn begin(&self, kept: Kept) {
         match kept.piece {
             Piece::Small { class } => self.directory.begin_small(kept.at, class),
-            Piece::Large { grains } => self.directory.hand_out_large(kept.at, grains, self.arena),
+            Piece::Large { grains } => self.begin_larger(Larger { at: kept.at, grains }),
         }
+    }
+
+    #[inline(always)]
+    fn begin_larger(&self, Larger { at, grains }: Larger) {
+        self.directory.hand_out_large(at, grains, self.arena);
     }
 
     /// So much less is kept.
@@ -209,7 +222,7 @@ impl Cache {
     /// The same where it is of no slab.
     #[inline(always)]
     pub fn keep_larger(&self, at: u64) -> Option<u64> {
-        let _pass = self.gate.enter()?;
+        let _pass = self.gate.enter_quick()?;
         self.put_larger(at)
     }
 
@@ -256,7 +269,8 @@ impl Cache {
 
     #[inline(always)]
     fn has_room(&self) -> bool {
-        self.lists.has_room() && self.short_bytes() < self.limit.load(Relaxed)
+        let limit = self.limit.load(Relaxed);
+        self.lists.has_room() && (self.bytes.load(Relaxed) < limit || self.short_bytes() < limit)
     }
 
     #[inline(always)]
@@ -275,9 +289,8 @@ impl Cache {
             return None;
         }
         let grains = self.directory.keep_large(at, self.arena, self.most_now())?;
-        let (piece, seq) = (Piece::Large { grains }, self.seq());
-        self.lists.push(Kept { at, piece, seq });
-        Some(self.gain(piece))
+        self.lists.push_larger(Larger { at, grains }, self.seq());
+        Some(self.gain(Piece::Large { grains }))
     }
 
     /// The longest block that it could keep now: of long ones there is one.
@@ -294,10 +307,7 @@ impl Cache {
     /// that will cover it is yet to be recorded.
     #[inline(always)]
     fn seq(&self) -> u64 {
-        match self.arena {
-            COMMON => 0,
-            _ => self.clock.load(Acquire).wrapping_add(1),
-        }
+        self.clock.load(Acquire).wrapping_add(1)
     }
 
     /// Without those of the long block.

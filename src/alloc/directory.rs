@@ -134,11 +134,13 @@ fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
         | (at % CELL / GRAIN)
 }
 
-/// May the cache for an arena keep the block of this word?
+/// May the cache for an arena keep the block of no slab that begins at an address, if it is the one of this word?
 #[inline(always)]
-fn may_keep_large(word: u64, arena: u32, most: u64) -> bool {
+fn may_keep_large(word: u64, at: u64, arena: u32, most: u64) -> bool {
     let settled = arena != COMMON || word & (OWED | u64::from(ARENAS) << ARENA_SHIFT) == 0;
-    settled && word & STATE == (State::Plain as u64) << STATE_SHIFT && word >> GRAINS_SHIFT <= most / GRAIN
+    let plain = (State::Plain as u64) << STATE_SHIFT;
+    let first = at % CELL / GRAIN;
+    settled && word & (STATE | RUN | FIRST) == plain | first && word >> GRAINS_SHIFT <= most / GRAIN
 }
 
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
@@ -241,24 +243,22 @@ impl Directory {
     /// The grains of another block, of at most `most` bytes, that is freed and kept.
     #[inline(always)]
     pub fn keep_large(&self, at: u64, arena: u32, most: u64) -> Option<u64> {
-        let Place::Large(cell, word) = self.place(at)? else {
-            return None;
-        };
-        let grains = word >> GRAINS_SHIFT;
-        if !may_keep_large(word, arena, most) {
+        let cell = self.cell(at)?;
+        let word = cell.load(Ordering::Relaxed);
+        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, most) {
             return None;
         }
         let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
         cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
-        Some(grains)
+        Some(word >> GRAINS_SHIFT)
     }
 
     /// Would one of them, as things are?
     pub fn may_keep(&self, at: u64, arena: u32, most: u64) -> bool {
         match self.place(at) {
             None => false,
-            Some(Place::Large(_, word)) => may_keep_large(word, arena, most),
+            Some(Place::Large(_, word)) => may_keep_large(word, at, arena, most),
             Some(Place::Small(byte, word)) => {
                 word & WHOSE == run(0, arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }

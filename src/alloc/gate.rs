@@ -53,12 +53,14 @@ pub enum Shut {
 
 /// Beside the reasons: the owner needs a fence of its own. So one look finds that neither holds, as it nearly always is.
 const FENCED: u32 = 16;
+/// And: the owner has something to ask before it goes in.
+const ASKS: u32 = 32;
 
 /// The gate.
 #[derive(Debug)]
 pub struct Gate {
     inside: AtomicBool,
-    /// Reasons, and `FENCED`.
+    /// Reasons, `FENCED` and `ASKS`.
     shut: AtomicU32,
 }
 
@@ -82,10 +84,10 @@ impl Gate {
         self.inside.store(true, Ordering::Relaxed);
         light();
         let pass = Pass(self);
-        (self.shut.load(Ordering::Acquire) == 0 || self.is_open_behind_fence()).then_some(pass)
+        (self.shut.load(Ordering::Acquire) & !ASKS == 0 || self.is_open_behind_fence()).then_some(pass)
     }
 
-    /// The same where the owner needs no fence of its own; where it does, it stays outside.
+    /// The same where the owner needs no fence of its own and has nothing to ask; where it does, it stays outside.
     #[inline(always)]
     pub fn enter_quick(&self) -> Option<Pass<'_>> {
         self.inside.store(true, Ordering::Relaxed);
@@ -94,16 +96,21 @@ impl Gate {
         (self.shut.load(Ordering::Acquire) == 0).then_some(pass)
     }
 
-    /// Does the owner need a fence of its own, so that `enter_quick` lets nobody in?
-    pub fn is_fenced(&self) -> bool {
-        self.shut.load(Ordering::Relaxed) & FENCED != 0
+    /// Is `enter_quick` of use? Else it lets nobody in.
+    pub fn is_quick(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) & (FENCED | ASKS) == 0
+    }
+
+    /// From now on the owner has something to ask before it goes in.
+    pub fn asks(&self) {
+        self.shut.fetch_or(ASKS, Ordering::Relaxed);
     }
 
     #[cold]
     #[inline(never)]
     fn is_open_behind_fence(&self) -> bool {
         full();
-        self.shut.load(Ordering::Acquire) == FENCED
+        self.shut.load(Ordering::Acquire) & !ASKS == FENCED
     }
 
     /// Shuts the gate for a reason. The owner may still be inside until `wait` returns.

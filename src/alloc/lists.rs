@@ -7,7 +7,7 @@
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;
-use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of, round_up};
+use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Blocks a cache can keep.
@@ -52,6 +52,14 @@ impl Entry {
         }
     }
 
+    #[inline(always)]
+    fn larger(&self) -> Larger {
+        Larger {
+            at: self.at.load(Relaxed),
+            grains: self.grains.load(Relaxed),
+        }
+    }
+
     /// All of them, each with the next one; the last has none.
     const fn chain() -> [Entry; BLOCKS] {
         let mut all = [const { Entry::new() }; BLOCKS];
@@ -73,6 +81,22 @@ pub struct Kept {
     pub piece: Piece,
     /// Number of its free.
     pub seq: u64,
+}
+
+/// A block of no slab, on its way to the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Larger {
+    /// Its address.
+    pub at: u64,
+    /// Its length.
+    pub grains: u64,
+}
+
+impl From<Larger> for Kept {
+    fn from(Larger { at, grains }: Larger) -> Kept {
+        let piece = Piece::Large { grains };
+        Kept { at, piece, seq: 0 }
+    }
 }
 
 /// The lists.
@@ -118,7 +142,7 @@ impl Lists {
         match class_of(bytes, align) {
             Some(class) => self.pop_small(class),
             None if align > GRAIN => None,
-            None => self.pick_larger(bytes),
+            None => self.pick_larger(bytes.max(SMALL_MAX + 1)).map(Kept::from),
         }
     }
 
@@ -133,13 +157,19 @@ impl Lists {
         }
     }
 
-    /// Takes a block that is of no slab, aligned as all such are.
-    #[inline]
-    pub fn pick_larger(&self, bytes: u64) -> Option<Kept> {
-        match bytes > LONG {
-            true => self.take_long(bytes),
-            false => self.fitting(round_up(bytes.max(SMALL_MAX + GRAIN), GRAIN) / GRAIN),
+    /// Takes a block that is of no slab, for a request that none of a slab can serve, aligned as all such are.
+    #[inline(always)]
+    pub fn pick_larger(&self, bytes: u64) -> Option<Larger> {
+        let grains = bytes.div_ceil(GRAIN);
+        if bytes > LONG {
+            return self.has_long_for(grains).then(|| self.pop_long());
         }
+        let list = list_of(grains);
+        let id = self.first(list).load(Relaxed);
+        if id != NONE && self.entry(id).grains.load(Relaxed) == grains {
+            return Some(self.unlink(list, NONE, id).larger());
+        }
+        self.fitting(grains)
     }
 
     /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
@@ -164,16 +194,21 @@ impl Lists {
     pub fn push(&self, kept: Kept) {
         match kept.piece {
             Piece::Small { class } => self.push_small(class, kept.at, kept.seq),
-            Piece::Large { grains } if grains > LONG / GRAIN => {
-                self.mark(THE_LONG, true);
-                self.long.at.store(kept.at, Relaxed);
-                self.long.seq.store(kept.seq, Relaxed);
-                self.long.grains.store(grains, Relaxed);
-            }
-            Piece::Large { grains } => {
-                self.entry(self.spare.load(Relaxed)).grains.store(grains, Relaxed);
-                self.link(list_of(grains), kept.at, kept.seq);
-            }
+            Piece::Large { grains } => self.push_larger(Larger { at: kept.at, grains }, kept.seq),
+        }
+    }
+
+    /// The same for a block of no slab.
+    #[inline(always)]
+    pub fn push_larger(&self, Larger { at, grains }: Larger, seq: u64) {
+        if grains > LONG / GRAIN {
+            self.mark(THE_LONG, true);
+            self.long.at.store(at, Relaxed);
+            self.long.seq.store(seq, Relaxed);
+            self.long.grains.store(grains, Relaxed);
+        } else {
+            self.entry(self.spare.load(Relaxed)).grains.store(grains, Relaxed);
+            self.link(list_of(grains), at, seq);
         }
     }
 
@@ -211,16 +246,8 @@ impl Lists {
         word.store(if filled { bits | bit } else { bits & !bit }, Relaxed);
     }
 
-    /// Takes the long block if it is of the length that is needed, or hardly longer.
-    #[inline]
-    fn take_long(&self, bytes: u64) -> Option<Kept> {
-        match self.has_long_for(bytes.div_ceil(GRAIN)) {
-            true => self.pop(THE_LONG),
-            false => None,
-        }
-    }
-
-    #[inline]
+    /// Is the long block of the length that is needed, or hardly longer?
+    #[inline(always)]
     fn has_long_for(&self, grains: u64) -> bool {
         let kept = self.long.grains.load(Relaxed);
         kept >= grains && kept - grains <= grains >> 8
@@ -251,17 +278,27 @@ impl Lists {
     #[inline(always)]
     pub fn pop(&self, list: usize) -> Option<Kept> {
         if list == THE_LONG {
-            let kept = self.read(&self.long, THE_LONG);
-            self.long.grains.store(0, Relaxed);
-            self.mark(THE_LONG, false);
-            return Some(kept);
+            let seq = self.long.seq.load(Relaxed);
+            return Some(Kept {
+                seq,
+                ..self.pop_long().into()
+            });
         }
         let id = self.first(list).load(Relaxed);
-        (id != NONE).then(|| self.unlink(list, NONE, id))
+        (id != NONE).then(|| self.read(self.unlink(list, NONE, id), list))
     }
 
     #[inline(always)]
-    fn unlink(&self, list: usize, before: u16, id: u16) -> Kept {
+    fn pop_long(&self) -> Larger {
+        let long = self.long.larger();
+        self.long.grains.store(0, Relaxed);
+        self.mark(THE_LONG, false);
+        long
+    }
+
+    /// Gives the entry, which is spare now and still says what it was.
+    #[inline(always)]
+    fn unlink(&self, list: usize, before: u16, id: u16) -> &Entry {
         let entry = self.entry(id);
         let next = entry.next.load(Relaxed);
         if before != NONE {
@@ -276,12 +313,12 @@ impl Lists {
         self.spare.store(id, Relaxed);
         self.count
             .store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
-        self.read(entry, list)
+        entry
     }
 
     /// Takes a block of so many grains or hardly more.
-    #[inline]
-    fn fitting(&self, grains: u64) -> Option<Kept> {
+    #[inline(never)]
+    fn fitting(&self, grains: u64) -> Option<Larger> {
         let list = list_of(grains);
         let most = grains + (grains >> self.excess.load(Relaxed));
         let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
@@ -293,7 +330,7 @@ impl Lists {
             let entry = self.entry(id);
             let length = entry.grains.load(Relaxed);
             if length == grains {
-                return Some(self.unlink(list, before, id));
+                return Some(self.unlink(list, before, id).larger());
             }
             if length > grains && length < best.2 {
                 best = (id, before, length);
@@ -301,13 +338,13 @@ impl Lists {
             (before, id) = (id, entry.next.load(Relaxed));
         }
         if best.0 != NONE {
-            return Some(self.unlink(list, best.1, best.0));
+            return Some(self.unlink(list, best.1, best.0).larger());
         }
         // in the lists above every block is long enough
         let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
         let id = self.first(above).load(Relaxed);
         let length = self.entry(id).grains.load(Relaxed);
-        (length <= most).then(|| self.unlink(above, NONE, id))
+        (length <= most).then(|| self.unlink(above, NONE, id).larger())
     }
 
     /// The first list from `list` on that has blocks.

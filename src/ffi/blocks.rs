@@ -10,7 +10,7 @@ use crate::backend::own::Mine;
 use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
-use crate::lifecycle::threads::{self, Caches};
+use crate::lifecycle::threads::{self, Caches, Place};
 use crate::lifecycle::{end, order};
 use crate::pool::{Pool, ThreadCache};
 use std::cell::Ref;
@@ -37,16 +37,16 @@ pub unsafe extern "C" fn weir_pool_alloc(
     ptr: *mut *mut c_void,
 ) -> weir_status {
     let mine = threads::mine();
-    let cache = own_cache(&mine, pool, stream);
-    if let Some(cache) = &cache
-        && !ptr.is_null()
-        && let Some(at) = cache.alloc_small(bytes as u64)
+    let place = own_place(&mine, pool, stream);
+    if !ptr.is_null()
+        // SAFETY: it takes a block from the cache's lists.
+        && let Some(at) = unsafe { glance(place, |cache| cache.alloc_small(bytes as u64)) }
     {
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
     }
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc_plain(pool, bytes, stream, ptr, cache) }
+    unsafe { alloc_plain(pool, bytes, stream, ptr, place) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -81,32 +81,41 @@ pub(super) unsafe fn alloc(
         other => other,
     };
     let mine = threads::mine();
-    let cache = own_cache(&mine, pool, on);
-    if alignment == 0
-        && !ptr.is_null()
-        && let Some(cache) = &cache
-        && let Some(at) = cache
+    let place = own_place(&mine, pool, on);
+    let either = |cache: &ThreadCache| {
+        cache
             .alloc_small(bytes as u64)
             .or_else(|| cache.alloc_larger(bytes as u64))
+    };
+    if alignment == 0
+        && !ptr.is_null()
+        // SAFETY: it takes a block from the cache's lists.
+        && let Some(at) = unsafe { glance(place, either) }
     {
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr, cache) }
+    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr, place) }
 }
 
-/// The calling thread's cache, if it may be asked without further ado.
+/// Where the calling thread's cache is, if it may be asked without further ado.
 #[inline(always)]
-fn own_cache(
-    mine: &Option<Mine<Caches>>,
-    pool: *mut weir_pool,
-    on: weir_stream,
-) -> Option<Ref<'_, ThreadCache>> {
+fn own_place(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream) -> Option<&Place> {
     match process::disturbed() {
         true => None,
-        false => mine.as_ref()?.of(pool.addr(), stream(on)),
+        false => mine.as_ref()?.place(pool.addr(), stream(on)),
     }
+}
+
+/// Asks the cache that is there, without a note of it: to borrow it would be a tenth of a hit.
+///
+/// # Safety
+/// `ask` calls nothing but the cache, which knows of no place: so nobody puts another one there meanwhile.
+#[inline(always)]
+unsafe fn glance<R>(place: Option<&Place>, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+    // SAFETY: the place is the calling thread's alone, and the rest is the caller's promise.
+    ask(unsafe { place?.try_borrow_unguarded() }.ok()?.as_ref()?)
 }
 
 /// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments, so that
@@ -120,17 +129,17 @@ unsafe fn alloc_plain(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: Option<Ref<'_, ThreadCache>>,
+    place: Option<&Place>,
 ) -> weir_status {
-    if let Some(cache) = &cache
-        && !ptr.is_null()
-        && let Some(at) = cache.alloc_larger(bytes as u64)
+    if !ptr.is_null()
+        // SAFETY: it takes a block from the cache's lists.
+        && let Some(at) = unsafe { glance(place, |cache| cache.alloc_larger(bytes as u64)) }
     {
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr, cache) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
 }
 
 /// What that goes on with where the cache has nothing at all; for the same reason.
@@ -143,10 +152,10 @@ unsafe fn alloc_missed(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: Option<Ref<'_, ThreadCache>>,
+    place: Option<&Place>,
 ) -> weir_status {
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr, cache) }
+    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr, place) }
 }
 
 /// The caller has its block.
@@ -172,8 +181,9 @@ unsafe fn alloc_rest(
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: Option<Ref<'_, ThreadCache>>,
+    place: Option<&Place>,
 ) -> weir_status {
+    let cache = place.and_then(threads::borrow);
     guard(name, InChild::Refuse, move || {
         let (handle, on) = (args::handle(pool)?, stream(on));
         let (bytes, alignment) = (bytes as u64, alignment as u64);
@@ -238,28 +248,22 @@ pub unsafe extern "C" fn weir_pool_free(
 ) -> weir_status {
     let on = super::pool::stream(stream);
     let mine = threads::mine();
-    let cache = own_cache(&mine, pool, stream);
-    match cache.as_ref().and_then(|cache| cache.free_small(addr(ptr))) {
+    let place = own_place(&mine, pool, stream);
+    // SAFETY: it puts a block on one of the cache's lists.
+    match unsafe { glance(place, |cache| cache.free_small(addr(ptr))) } {
         Some(_) => weir_status::WEIR_OK,
-        None => free_rest(pool, ptr, on, cache),
+        None => free_rest(pool, ptr, on, place),
     }
 }
 
 /// As `alloc_plain`.
 #[inline(never)]
-fn free_rest(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: StreamHandle,
-    cache: Option<Ref<'_, ThreadCache>>,
-) -> weir_status {
-    if cache
-        .as_ref()
-        .is_some_and(|cache| cache.free_larger(addr(ptr)).is_some())
-    {
-        return weir_status::WEIR_OK;
+fn free_rest(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle, place: Option<&Place>) -> weir_status {
+    // SAFETY: it puts a block on one of the cache's lists.
+    match unsafe { glance(place, |cache| cache.free_larger(addr(ptr))) } {
+        Some(_) => weir_status::WEIR_OK,
+        None => free_missed(pool, ptr, on, place),
     }
-    free_missed(pool, ptr, on, cache)
 }
 
 /// As `alloc_missed`.
@@ -268,8 +272,9 @@ fn free_missed(
     pool: *mut weir_pool,
     ptr: *mut c_void,
     on: StreamHandle,
-    cache: Option<Ref<'_, ThreadCache>>,
+    place: Option<&Place>,
 ) -> weir_status {
+    let cache = place.and_then(threads::borrow);
     guard("weir_pool_free", InChild::Ignore, move || {
         let handle = args::handle(pool)?;
         match cache.as_ref().and_then(|cache| cache.free_rest(addr(ptr))) {

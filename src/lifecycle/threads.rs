@@ -35,8 +35,11 @@ struct Slot {
     stream: Cell<usize>,
     /// Calls that wanted a cache here: for its own stream as long as there is none, for others afterwards.
     wanted: Cell<u32>,
-    cache: RefCell<ManuallyDrop<Option<ThreadCache>>>,
+    cache: Place,
 }
+
+/// Where a cache is, if there is one. It stays borrowed while its pool is called.
+pub type Place = RefCell<ManuallyDrop<Option<ThreadCache>>>;
 
 impl Slot {
     const fn new() -> Slot {
@@ -148,14 +151,16 @@ impl Caches {
         }
     }
 
-    /// The one for a pool and a stream, if there is one.
+    /// Where the one for a pool and a stream is, if there is one.
     #[inline(always)]
-    pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
+    pub fn place(&self, pool: usize, stream: StreamHandle) -> Option<&Place> {
         let slot = &self.slots[place(pool, stream)];
-        if !slot.is_for(pool, stream) {
-            return None;
-        }
-        Ref::filter_map(slot.cache.try_borrow().ok()?, |cache| cache.as_ref()).ok()
+        slot.is_for(pool, stream).then_some(&slot.cache)
+    }
+
+    /// The one for a pool and a stream, if there is one.
+    fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
+        borrow(self.place(pool, stream)?)
     }
 
     /// The pool that was called last is this one, or none, unless a call is under way.
@@ -166,6 +171,11 @@ impl Caches {
             drop(old);
         }
     }
+}
+
+/// The cache that is there. It stays there meanwhile.
+pub fn borrow(place: &Place) -> Option<Ref<'_, ThreadCache>> {
+    Ref::filter_map(place.try_borrow().ok()?, |cache| cache.as_ref()).ok()
 }
 
 /// Calls `f` with the pool of `handle`. A thread that calls one pool again and again touches nothing that

@@ -45,28 +45,22 @@ impl ThreadCache {
         self.cache.take(bytes, align).map(Addr)
     }
 
-    /// The same for a small block, aligned as all are, of a declared stream, while the process is not disturbed, of which the
-    /// caller has made sure. Nothing in it can fail.
+    /// The same for a small block, aligned as all are, of a declared stream (others' gates are not quick), while the process is
+    /// not disturbed, of which the caller has made sure. Nothing in it can fail.
     #[inline(always)]
     pub fn alloc_small(&self, bytes: u64) -> Option<Addr> {
-        match self.declared {
-            true => self.cache.take_small(bytes).map(Addr),
-            false => None,
-        }
+        self.cache.take_small(bytes).map(Addr)
     }
 
     /// The same for a larger one.
     #[inline(always)]
     pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
-        match self.declared {
-            true => self.cache.take_larger(bytes).map(Addr),
-            false => None,
-        }
+        self.cache.take_larger(bytes).map(Addr)
     }
 
     /// The same where these two were asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
-        match self.declared && align == 0 && !self.cache.gate.is_fenced() {
+        match align == 0 && self.cache.gate.is_quick() {
             true => None,
             false => self.alloc(bytes, align),
         }
@@ -83,24 +77,18 @@ impl ThreadCache {
     /// As `alloc_small`.
     #[inline(always)]
     pub fn free_small(&self, at: Addr) -> Option<u64> {
-        match self.declared {
-            true => self.cache.keep_small(at.0),
-            false => None,
-        }
+        self.cache.keep_small(at.0)
     }
 
     /// As `alloc_larger`.
     #[inline(always)]
     pub fn free_larger(&self, at: Addr) -> Option<u64> {
-        match self.declared {
-            true => self.cache.keep_larger(at.0),
-            false => None,
-        }
+        self.cache.keep_larger(at.0)
     }
 
     /// The same where `free_small` and `free_larger` were asked.
     pub fn free_rest(&self, at: Addr) -> Option<u64> {
-        match self.declared && !self.cache.gate.is_fenced() {
+        match self.cache.gate.is_quick() {
             true => None,
             false => self.free(at),
         }
@@ -169,8 +157,12 @@ impl Pool {
         }
         let mut heap = self.books_for(&named).ok()?;
         let arena = index(&mut heap, named);
+        let cache = heap.open_cache(this_thread(), stream, arena, in_free)?;
+        if !self.config.declared_streams {
+            cache.gate.asks();
+        }
         Some(ThreadCache {
-            cache: heap.open_cache(this_thread(), stream, arena, in_free)?,
+            cache,
             backend: self.backend.inner().clone(),
             stream: named,
             line,
