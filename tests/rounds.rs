@@ -94,6 +94,18 @@ fn busy_streams_come_to_rounds_without_page_calls() {
     }
 }
 
+/// However far the host is ahead: before the pool holds ever more, streams wait for each other on the device.
+#[test]
+fn busy_streams_hold_hardly_more_than_they_need_apart() {
+    for (count, seed, chance) in [(3, 3, 7), (3, 4, 8), (5, 1, 8)] {
+        let mut rig = Rig::busy(count, true, 100_000, chance);
+        let (counts, held) = rig.rounds(20, powers, seed);
+        let apart = rig.apart();
+        let what = format!("{count} streams, seed {seed}: held {held}, apart {apart}: {counts:?}");
+        assert!(held < 1.45 * apart, "{what}");
+    }
+}
+
 /// What one stream frees another one gets by an event, or not at all: so where the peaks of streams add up to more than the peak of
 /// all, rounds without any call hold more than that. A program may choose them.
 #[test]
