@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use weir::backend::counting::Counting;
+use weir::backend::fence::is_one_sided;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
@@ -64,6 +65,33 @@ fn a_kept_block_serves_the_next_request_of_its_length() {
         assert_eq!((again.used, again.hits), (before.used, before.hits + 1));
         pool.validate();
         assert_eq!(free(&pool, &cache, at), Ok(size));
+    }
+}
+
+/// The calls that ask nobody whose the stream is are for those that the program has promised to tell of.
+#[test]
+fn who_has_to_ask_is_not_served_without() {
+    for declared in [true, false] {
+        let pool = pool(Config {
+            declared_streams: declared,
+            ..config()
+        });
+        let cache = cache(&pool);
+        let quick = declared && is_one_sided();
+        for bytes in [5000, 40 * K, M] {
+            let at = alloc(&pool, &cache, bytes).expect("a block");
+            let kept = cache.free_small(at).or_else(|| cache.free_larger(at));
+            assert_eq!(kept.is_some(), quick, "{bytes}");
+            if !quick {
+                cache.free(at).expect("it is kept");
+            }
+            let served = cache.alloc_small(bytes).or_else(|| cache.alloc_larger(bytes));
+            assert_eq!(served, quick.then_some(at), "{bytes}");
+            let left = cache.alloc_rest(bytes, 0);
+            assert_eq!(left, (!quick).then_some(at), "{bytes}");
+            free(&pool, &cache, at).expect("a live block");
+            pool.validate();
+        }
     }
 }
 
