@@ -8,11 +8,13 @@
 
 use super::directory::Piece;
 use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of};
+use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Blocks a cache can keep.
+/// Blocks a cache can keep, and one entry more, the last, that never has one: of 0 grains, it stands for none.
 const BLOCKS: usize = 2048;
 const NONE: u16 = u16::MAX;
+const _: () = assert!(NONE as usize % BLOCKS == BLOCKS - 1);
 /// Blocks that are longer than this are long.
 pub const LONG: u64 = 256 << 10;
 /// Lists an octave.
@@ -64,7 +66,7 @@ impl Entry {
     const fn chain() -> [Entry; BLOCKS] {
         let mut all = [const { Entry::new() }; BLOCKS];
         let mut id = 1;
-        while id < BLOCKS {
+        while id < BLOCKS - 1 {
             all[id - 1].next = AtomicU16::new(id as u16);
             id += 1;
         }
@@ -151,9 +153,11 @@ impl Lists {
         match class_of(bytes, align) {
             Some(class) => self.first(class).load(Relaxed) != NONE,
             None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
-            None => self
-                .filled_from(list_of(bytes / GRAIN))
-                .is_some_and(|list| list != THE_LONG),
+            None => {
+                let list = list_of(bytes / GRAIN);
+                let filled = self.filled_from(list);
+                filled != 0 && list + filled.trailing_zeros() as usize != THE_LONG
+            }
         }
     }
 
@@ -165,11 +169,17 @@ impl Lists {
             return self.has_long_for(grains).then(|| self.pop_long());
         }
         let list = list_of(grains);
-        let id = self.first(list).load(Relaxed);
-        if id != NONE && self.entry(id).grains.load(Relaxed) == grains {
-            return Some(self.unlink(list, NONE, id).larger());
+        let first = self.entry(self.first(list).load(Relaxed));
+        let length = first.grains.load(Relaxed);
+        if length == grains {
+            return Some(self.unlink(list, NONE, self.first(list).load(Relaxed)).larger());
         }
-        self.fitting(grains)
+        if first.next.load(Relaxed) != NONE {
+            return self.search(list, grains);
+        }
+        // which of both it is no processor can foresee where lengths come in no order
+        let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
+        self.take_close(nearest, grains)
     }
 
     /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
@@ -230,7 +240,7 @@ impl Lists {
         let first = self.first(list);
         let next = first.load(Relaxed);
         entry.next.store(next, Relaxed);
-        if list >= SMALL && next == NONE {
+        if list >= SMALL {
             self.mark(list, true);
         }
         first.store(id, Relaxed);
@@ -238,12 +248,12 @@ impl Lists {
             .store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    #[inline]
+    /// Sets or clears a list's bit. (Without a branch: see `pick_larger`.)
+    #[inline(always)]
     fn mark(&self, list: usize, filled: bool) {
         let word = &self.filled[list / 64 % WORDS];
-        let bit = 1 << (list % 64);
-        let bits = word.load(Relaxed);
-        word.store(if filled { bits | bit } else { bits & !bit }, Relaxed);
+        let bits = word.load(Relaxed) & !(1 << (list % 64));
+        word.store(bits | u64::from(filled) << (list % 64), Relaxed);
     }
 
     /// Is the long block of the length that is needed, or hardly longer?
@@ -305,8 +315,8 @@ impl Lists {
             self.entry(before).next.store(next, Relaxed);
         } else {
             self.first(list).store(next, Relaxed);
-            if list >= SMALL && next == NONE {
-                self.mark(list, false);
+            if list >= SMALL {
+                self.mark(list, next != NONE);
             }
         }
         entry.next.store(self.spare.load(Relaxed), Relaxed);
@@ -316,13 +326,12 @@ impl Lists {
         entry
     }
 
-    /// Takes a block of so many grains or hardly more.
+    /// Takes a block of so many grains or hardly more, from the list of that length if it has one: blocks of one list differ by a 64th at
+    /// most.
     #[inline(never)]
-    fn fitting(&self, grains: u64) -> Option<Larger> {
-        let list = list_of(grains);
-        let most = grains + (grains >> self.excess.load(Relaxed));
+    fn search(&self, list: usize, grains: u64) -> Option<Larger> {
         let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
-        let mut best = (NONE, NONE, most + 1);
+        let mut best = (NONE, NONE, u64::MAX);
         for _ in 0..LOOK {
             if id == NONE {
                 break;
@@ -340,23 +349,30 @@ impl Lists {
         if best.0 != NONE {
             return Some(self.unlink(list, best.1, best.0).larger());
         }
-        // in the lists above every block is long enough
-        let above = self.filled_from(list + 1).filter(|&above| above != THE_LONG)?;
-        let id = self.first(above).load(Relaxed);
-        let length = self.entry(id).grains.load(Relaxed);
-        (length <= most).then(|| self.unlink(above, NONE, id).larger())
+        self.take_close(self.next_filled(list), grains)
     }
 
-    /// The first list from `list` on that has blocks.
-    #[inline]
-    fn filled_from(&self, list: usize) -> Option<usize> {
-        let word = list / 64;
-        let first = |word: usize, mask: u64| {
-            let bits = self.filled.get(word)?.load(Relaxed) & mask;
-            (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
-        };
-        // no block of the word after the next is short enough for a request of this one
-        first(word, u64::MAX << (list % 64)).or_else(|| first(word + 1, u64::MAX))
+    /// Takes the first block of a list if it is of so many grains or hardly more.
+    #[inline(always)]
+    fn take_close(&self, list: usize, grains: u64) -> Option<Larger> {
+        let id = self.first(list).load(Relaxed);
+        let length = self.entry(id).grains.load(Relaxed);
+        let close = length.wrapping_sub(grains) <= grains >> self.excess.load(Relaxed);
+        close.then(|| self.unlink(list, NONE, id).larger())
+    }
+
+    /// The next list that has blocks, all of which are longer; if there is none, one that has no block, or none that is close.
+    #[inline(always)]
+    fn next_filled(&self, list: usize) -> usize {
+        let next = list + 1 + self.filled_from(list + 1).trailing_zeros() as usize;
+        next.min(THE_LONG) // which is on no list
+    }
+
+    /// The bits of the lists from this one on, an octave of them. (Behind the last come the first.)
+    #[inline(always)]
+    fn filled_from(&self, list: usize) -> u64 {
+        let word = |number: usize| u128::from(self.filled[number % WORDS].load(Relaxed));
+        ((word(list / 64 + 1) << 64 | word(list / 64)) >> (list % 64)) as u64
     }
 
     #[inline(always)]
