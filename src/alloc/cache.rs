@@ -129,18 +129,23 @@ impl Cache {
         Some(kept.at)
     }
 
-    /// The same where it is of no slab, and aligned as all are.
+    /// The same where it is of no slab, aligned as all are, and takes no search.
     #[inline(always)]
     pub fn take_larger(&self, bytes: u64) -> Option<u64> {
         if bytes <= SMALL_MAX {
             return None;
         }
         let _pass = self.gate.enter_quick()?;
-        let larger = self.lists.pick_larger(bytes)?;
-        self.begin_larger(larger);
-        self.lose(larger.grains * GRAIN);
-        add(&self.taken, 1);
-        Some(larger.at)
+        Some(self.hand_out_larger(self.lists.pick_quick(bytes)?))
+    }
+
+    /// The same where it takes a search.
+    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
+        if bytes <= SMALL_MAX {
+            return None;
+        }
+        let _pass = self.gate.enter_quick()?;
+        Some(self.hand_out_larger(self.lists.pick_searched(bytes)?))
     }
 
     /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
@@ -173,6 +178,14 @@ impl Cache {
         self.lose(total);
         add(&self.taken, count);
         all
+    }
+
+    #[inline(always)]
+    fn hand_out_larger(&self, larger: Larger) -> u64 {
+        self.begin_larger(larger);
+        self.lose(larger.grains * GRAIN);
+        add(&self.taken, 1);
+        larger.at
     }
 
     /// A block that is on no list any more is the program's.
@@ -215,8 +228,10 @@ impl Cache {
     /// The same where it may only be a slab's block. Nothing in it can fail.
     #[inline(always)]
     pub fn keep_small(&self, at: u64) -> Option<u64> {
+        // before all else: the next call then finds out little twice
+        let class = self.directory.class_at(at, self.arena)?;
         let _pass = self.gate.enter_quick()?;
-        self.put_small(at)
+        self.put_small(at, class)
     }
 
     /// The same where it is of no slab.
@@ -262,23 +277,26 @@ impl Cache {
         self.in_part.store(in_part, Relaxed);
     }
 
-    /// Puts a block on its list.
-    fn put(&self, at: u64) -> Option<u64> {
-        self.put_small(at).or_else(|| self.put_larger(at))
-    }
-
     #[inline(always)]
     fn has_room(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         self.lists.has_room() && (self.bytes.load(Relaxed) < limit || self.short_bytes() < limit)
     }
 
+    /// Puts a block on its list.
+    fn put(&self, at: u64) -> Option<u64> {
+        match self.directory.class_at(at, self.arena) {
+            Some(class) => self.put_small(at, class),
+            None => self.put_larger(at),
+        }
+    }
+
     #[inline(always)]
-    fn put_small(&self, at: u64) -> Option<u64> {
+    fn put_small(&self, at: u64, class: usize) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        let class = self.directory.keep_small(at, self.arena)?;
+        self.directory.keep_small(at, class)?;
         self.lists.push_small(class, at, self.seq());
         Some(self.gain(Piece::Small { class }))
     }
@@ -288,7 +306,7 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        let grains = self.directory.keep_large(at, self.arena, self.most_now())?;
+        let grains = self.directory.keep_large(at, self.arena, || self.most_now())?;
         self.lists.push_larger(Larger { at, grains }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }

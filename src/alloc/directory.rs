@@ -223,29 +223,30 @@ impl Directory {
         }
     }
 
-    /// The class of a slab's block that is freed, which its thread's cache for `arena` keeps. None: it is of no slab, or
-    /// its free concerns the heap, or is a mistake.
+    /// The class of blocks around an address, if they are of a slab of `arena`.
     #[inline(always)]
-    pub fn keep_small(&self, at: u64, arena: u32) -> Option<usize> {
+    pub fn class_at(&self, at: u64, arena: u32) -> Option<usize> {
         let word = self.cell(at)?.load(Ordering::Relaxed);
         // a slab serves its owner alone
-        if word & WHOSE != run(0, arena) {
-            return None;
-        }
-        let class = (word >> CLASS_SHIFT) as usize;
+        (word & WHOSE == run(0, arena)).then_some((word >> CLASS_SHIFT) as usize)
+    }
+
+    /// A slab's block of that class is freed and kept by its thread's cache. None: its free concerns the heap, or is a mistake.
+    #[inline(always)]
+    pub fn keep_small(&self, at: u64, class: usize) -> Option<()> {
         let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
-        self.small(at)?
-            .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-        Some(class)
+        let changed = self
+            .small(at)?
+            .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed);
+        changed.ok().map(drop)
     }
 
     /// The grains of another block, of at most `most` bytes, that is freed and kept.
     #[inline(always)]
-    pub fn keep_large(&self, at: u64, arena: u32, most: u64) -> Option<u64> {
+    pub fn keep_large(&self, at: u64, arena: u32, most: impl FnOnce() -> u64) -> Option<u64> {
         let cell = self.cell(at)?;
         let word = cell.load(Ordering::Relaxed);
-        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, most) {
+        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, most()) {
             return None;
         }
         let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
@@ -410,10 +411,11 @@ mod tests {
         directory.cover_run(at, run_bytes(now)).expect("room");
         directory.begin_run(at, seen, arena);
         directory.begin_small(at, now);
-        assert_eq!(directory.keep_small(at, arena), None);
+        assert_eq!(directory.class_at(at, arena), Some(seen));
+        assert_eq!(directory.keep_small(at, seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);
-        assert_eq!(directory.keep_small(at, arena), Some(seen));
+        assert_eq!(directory.keep_small(at, seen), Some(()));
         assert_eq!(directory.state(at), State::Kept);
     }
 }

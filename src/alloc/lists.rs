@@ -118,7 +118,7 @@ pub struct Lists {
 /// The list of lengths of so many grains.
 #[inline]
 const fn list_of(grains: u64) -> usize {
-    let octave = if grains < 64 { 6 } else { grains.ilog2() };
+    let octave = (grains | 64).ilog2();
     let step = (grains >> (octave - 6)) as usize & (STEPS - 1);
     SMALL + (octave as usize - 6) * STEPS + step
 }
@@ -162,11 +162,19 @@ impl Lists {
     }
 
     /// Takes a block that is of no slab, for a request that none of a slab can serve, aligned as all such are.
-    #[inline(always)]
     pub fn pick_larger(&self, bytes: u64) -> Option<Larger> {
+        self.pick_quick(bytes).or_else(|| self.pick_searched(bytes))
+    }
+
+    /// The same if it takes no search: there is one block of about that length at most, or the first is as long.
+    #[inline(always)]
+    pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
         let grains = bytes.div_ceil(GRAIN);
         if bytes > LONG {
-            return self.has_long_for(grains).then(|| self.pop_long());
+            return match self.has_long_for(grains) {
+                true => Some(self.pop_long()),
+                false => None,
+            };
         }
         let list = list_of(grains);
         let first = self.entry(self.first(list).load(Relaxed));
@@ -175,11 +183,25 @@ impl Lists {
             return Some(self.unlink(list, NONE, self.first(list).load(Relaxed)).larger());
         }
         if first.next.load(Relaxed) != NONE {
-            return self.search(list, grains);
+            return None;
         }
         // which of both it is no processor can foresee where lengths come in no order
         let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
         self.take_close(nearest, grains)
+    }
+
+    /// The same where `pick_quick` found none.
+    pub fn pick_searched(&self, bytes: u64) -> Option<Larger> {
+        if bytes > LONG {
+            return None;
+        }
+        let grains = bytes.div_ceil(GRAIN);
+        let list = list_of(grains);
+        let first = self.entry(self.first(list).load(Relaxed));
+        match first.next.load(Relaxed) {
+            NONE => None,
+            _ => self.search(list, grains),
+        }
     }
 
     /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
@@ -328,7 +350,6 @@ impl Lists {
 
     /// Takes a block of so many grains or hardly more, from the list of that length if it has one: blocks of one list differ by a 64th at
     /// most.
-    #[inline(never)]
     fn search(&self, list: usize, grains: u64) -> Option<Larger> {
         let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
         let mut best = (NONE, NONE, u64::MAX);
@@ -358,7 +379,10 @@ impl Lists {
         let id = self.first(list).load(Relaxed);
         let length = self.entry(id).grains.load(Relaxed);
         let close = length.wrapping_sub(grains) <= grains >> self.excess.load(Relaxed);
-        close.then(|| self.unlink(list, NONE, id).larger())
+        match close {
+            true => Some(self.unlink(list, NONE, id).larger()),
+            false => None,
+        }
     }
 
     /// The next list that has blocks, all of which are longer; if there is none, one that has no block, or none that is close.

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn weir_pool_alloc(
         return unsafe { hand_out(at, ptr) };
     }
     // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc_plain(pool, bytes, stream, ptr, place) }
+    unsafe { alloc_larger(pool, bytes, stream, ptr, place) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -86,6 +86,7 @@ pub(super) unsafe fn alloc(
         cache
             .alloc_small(bytes as u64)
             .or_else(|| cache.alloc_larger(bytes as u64))
+            .or_else(|| cache.alloc_searched(bytes as u64))
     };
     if alignment == 0
         && !ptr.is_null()
@@ -124,7 +125,7 @@ unsafe fn glance<R>(place: Option<&Place>, ask: impl FnOnce(&ThreadCache) -> Opt
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_plain(
+unsafe fn alloc_larger(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
@@ -134,6 +135,29 @@ unsafe fn alloc_plain(
     if !ptr.is_null()
         // SAFETY: it takes a block from the cache's lists.
         && let Some(at) = unsafe { glance(place, |cache| cache.alloc_larger(bytes as u64)) }
+    {
+        // SAFETY: not NULL, so the caller promised that it can be written.
+        return unsafe { hand_out(at, ptr) };
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_searched(pool, bytes, on, ptr, place) }
+}
+
+/// What that goes on with where it takes a search; for the same reason.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_searched(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    place: Option<&Place>,
+) -> weir_status {
+    if !ptr.is_null()
+        // SAFETY: it takes a block from the cache's lists.
+        && let Some(at) = unsafe { glance(place, |cache| cache.alloc_searched(bytes as u64)) }
     {
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
@@ -252,13 +276,18 @@ pub unsafe extern "C" fn weir_pool_free(
     // SAFETY: it puts a block on one of the cache's lists.
     match unsafe { glance(place, |cache| cache.free_small(addr(ptr))) } {
         Some(_) => weir_status::WEIR_OK,
-        None => free_rest(pool, ptr, on, place),
+        None => free_larger(pool, ptr, on, place),
     }
 }
 
-/// As `alloc_plain`.
+/// As `alloc_larger`.
 #[inline(never)]
-fn free_rest(pool: *mut weir_pool, ptr: *mut c_void, on: StreamHandle, place: Option<&Place>) -> weir_status {
+fn free_larger(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    place: Option<&Place>,
+) -> weir_status {
     // SAFETY: it puts a block on one of the cache's lists.
     match unsafe { glance(place, |cache| cache.free_larger(addr(ptr))) } {
         Some(_) => weir_status::WEIR_OK,

@@ -52,13 +52,18 @@ impl ThreadCache {
         self.cache.take_small(bytes).map(Addr)
     }
 
-    /// The same for a larger one.
+    /// The same for a larger one, if it takes no search.
     #[inline(always)]
     pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
         self.cache.take_larger(bytes).map(Addr)
     }
 
-    /// The same where these two were asked, unless it is aligned otherwise.
+    /// The same where it takes one.
+    pub fn alloc_searched(&self, bytes: u64) -> Option<Addr> {
+        self.cache.take_searched(bytes).map(Addr)
+    }
+
+    /// The same where these three were asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
         match align == 0 && self.cache.gate.is_quick() {
             true => None,
