@@ -16,6 +16,8 @@ usage: scripts/bench.sh [options]
   --quick               three rounds of a tenth of the work, and the shortest trace alone
   --rounds N            rounds of each scenario (default: 7)
   --seconds S           no further round of a scenario after so long (default: 2)
+  --passes N            so often calls, traces and threads are measured, all allocators in turn, each in a new process: where
+                        some cores are slower than others, or at times, each allocator is seen on several (default: 1)
   --budget SECONDS      for everything together (default: 450); what has no time left is not run
   --pack FILE           packs results and logs into this .tar.gz at the end
   --list                names the allocators
@@ -24,13 +26,13 @@ END
 
 cd "$(dirname "$0")/.." || exit 2
 memory=host prefix=${PREFIX:-build/prefix} traces=traces out=build/bench wheels='' allocators='' only='' pack=''
-list=0 budget=450 quick=() rounds=() seconds=2
+list=0 budget=450 quick=() rounds=() seconds=2 passes=1
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=(--quick); shift; continue ;;
     --list) list=1; shift; continue ;;
     --help) usage; exit 0 ;;
-    --memory | --prefix | --traces | --out | --wheels | --allocators | --only | --rounds | --seconds | --budget | --pack) ;;
+    --memory | --prefix | --traces | --out | --wheels | --allocators | --only | --rounds | --seconds | --passes | --budget | --pack) ;;
     *) echo "bench: unknown option $1" >&2; usage >&2; exit 2 ;;
     esac
     [ $# -ge 2 ] || { echo "bench: $1 needs a value" >&2; exit 2; }
@@ -44,12 +46,14 @@ while [ $# -gt 0 ]; do
     --only) only=,$2, ;;
     --rounds) rounds=(--rounds "$2") ;;
     --seconds) seconds=$2 ;;
+    --passes) passes=$2 ;;
     --budget) budget=$2 ;;
     --pack) pack=$(realpath "$2") ;;
     esac
     shift 2
 done
 
+[[ $passes =~ ^[1-9][0-9]*$ ]] || { echo "bench: --passes $passes: expected a number from 1 on" >&2; exit 2; }
 case $memory in
 host) all=(weir-host null malloc mimalloc jemalloc) ;;
 device) all=(weir weir-declared weir-untold null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
@@ -156,7 +160,7 @@ note() {
 }
 
 measure() {
-    local name=$1 group=$2 left=$((budget - SECONDS)) start=$SECONDS status log=$out/$1.$2.log
+    local name=$1 group=$2 left=$((budget - SECONDS)) start=$SECONDS status results=$out/$1.$2.$3.jsonl log=$out/$1.$2.$3.log
     asks "$name" "$group" || return 0
     if [ $left -lt 3 ]; then
         note "$name, $group: not run, the budget of $budget s is used up"
@@ -164,7 +168,7 @@ measure() {
         return
     fi
     timeout --kill-after=5 $((limits[$group] < left ? limits[$group] : left)) bash -c 'run_bench "$@"' run_bench "$name" \
-        --only "$asked" --seconds "$seconds" "${quick[@]}" "${rounds[@]}" --json "$out/$name.$group.jsonl" \
+        --only "$asked" --seconds "$seconds" "${quick[@]}" "${rounds[@]}" --json "$results" \
         "${files[@]}" >"$log" 2>&1 </dev/null
     status=$?
     case $status in
@@ -185,9 +189,13 @@ build >"$out/build.log" 2>&1 </dev/null || {
 }
 grep -E '(error|Error)' "$out/build.log" | head -n 20
 export -f run_bench
-for group in "${groups[@]}"; do
-    for name in "${all[@]}"; do
-        measure "$name" "$group"
+for ((pass = 1; pass <= passes; pass++)); do
+    for group in "${groups[@]}"; do
+        # the others take long, or measure what does not differ from time to time
+        [[ $pass = 1 || $group =~ ^(calls|trace|threads)$ ]] || continue
+        for name in "${all[@]}"; do
+            measure "$name" "$group" "$pass"
+        done
     done
 done
 

@@ -9,6 +9,7 @@
 """
 
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -43,6 +44,12 @@ CHURN = [
 PRESSURE = "8 GiB kept 90 % full"
 
 
+def joined(before, row):
+    """The figures of two processes, as if one had measured all rounds."""
+    rounds = before["rounds"] + row["rounds"]
+    return {**row, "rounds": rounds, "median": statistics.median(rounds), "min": min(rounds), "max": max(rounds)}
+
+
 class Results:
     """What was measured: figures by scenario, case, metric and allocator, in the order in which they came."""
 
@@ -54,7 +61,9 @@ class Results:
                 self.runs.append({"allocator": row["allocator"], **row["run"]})
             else:
                 key = (row["scenario"], row["case"], row["metric"])
-                self.figures.setdefault(key, {})[row["allocator"]] = row
+                figures = self.figures.setdefault(key, {})
+                before = figures.get(row["allocator"])
+                figures[row["allocator"]] = joined(before, row) if before else row
         found = {name for by in self.figures.values() for name in by}
         self.allocators = [name for name in ALLOCATORS if name in found] + sorted(found - set(ALLOCATORS))
 
