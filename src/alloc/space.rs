@@ -18,9 +18,6 @@ use super::size::{WINDOW, round_down, round_up};
 use crate::base::bits::BitTree;
 use std::collections::BTreeMap;
 
-/// Windows of a group, whose entries share a cache line.
-const GROUP: usize = 16;
-
 /// One reserved range.
 #[derive(Debug)]
 pub struct Range {
@@ -31,10 +28,10 @@ pub struct Range {
     /// Its first node.
     pub first: NodeId,
     slots: Vec<u32>,
-    /// The entry of each window, plus one: 0 is none, so that a range's entries are memory that is zero from the system
-    /// and is not there until it is written.
-    groups: Vec<[u32; GROUP]>,
-    /// Groups in which a window has an entry.
+    /// The entry of each window that has one; of another it is whatever it was, at first memory that is zero from the system and is
+    /// not there until it is written.
+    entries: Vec<NodeId>,
+    /// Windows that have an entry: a cache line of them is 32 MiB of addresses, one of entries 1 MiB.
     named: BitTree,
 }
 
@@ -114,8 +111,8 @@ impl Space {
                 bytes,
                 first,
                 slots: vec![NIL; (bytes / self.slot) as usize],
-                groups: vec![[0; GROUP]; windows.div_ceil(GROUP)],
-                named: BitTree::new(windows.div_ceil(GROUP)),
+                entries: vec![0; windows],
+                named: BitTree::new(windows),
             },
         );
         self.range_mut(base).set_entry(0, first);
@@ -366,17 +363,13 @@ impl Space {
             }
             assert_eq!(at, range.base + range.bytes, "nodes end with the range");
             let mut mapped = BTreeMap::new();
-            let mut groups = range.groups.len();
-            while let Some(group) = groups
+            let mut windows = range.entries.len();
+            while let Some(window) = windows
                 .checked_sub(1)
                 .and_then(|below| range.named.at_or_below(below))
             {
-                let windows = group * GROUP..(group + 1) * GROUP;
-                let named = windows.filter(|&window| range.entry(window) != NIL);
-                let before = mapped.len();
-                mapped.extend(named.map(|window| (window, range.entry(window))));
-                assert!(mapped.len() > before, "group {group} has an entry");
-                groups = group;
+                mapped.insert(window, range.entry(window));
+                windows = window;
             }
             assert_eq!(
                 mapped, entries,
@@ -395,33 +388,25 @@ impl Range {
     }
 
     fn entry(&self, window: usize) -> NodeId {
-        self.groups[window / GROUP][window % GROUP].wrapping_sub(1)
+        match self.named.contains(window) {
+            true => self.entries[window],
+            false => NIL,
+        }
     }
 
     #[inline(always)]
     fn set_entry(&mut self, window: usize, id: NodeId) {
-        let entry = &mut self.groups[window / GROUP][window % GROUP];
-        if std::mem::replace(entry, id + 1) == 0 {
-            self.named.insert(window / GROUP);
-        }
-    }
-
-    #[inline(always)]
-    fn clear_entry(&mut self, window: usize) {
-        let group = &mut self.groups[window / GROUP];
-        group[window % GROUP] = 0;
-        if group.iter().fold(0, |any, entry| any | entry) == 0 {
-            self.named.remove(window / GROUP);
-        }
+        self.entries[window] = id;
+        self.named.insert(window);
     }
 
     /// What begins at an address is now another node.
     #[inline(always)]
     fn replace(&mut self, start: u64, was: NodeId, id: NodeId) {
         let window = self.window(start);
-        let entry = &mut self.groups[window / GROUP][window % GROUP];
-        if *entry == was + 1 {
-            *entry = id + 1;
+        let entry = &mut self.entries[window];
+        if *entry == was {
+            *entry = id;
         }
     }
 
@@ -444,28 +429,16 @@ impl Range {
         }
         match next != NIL && self.window(end) == window {
             true => self.set_entry(window, next),
-            false => self.clear_entry(window),
+            false => self.named.remove(window),
         }
     }
 
     /// The entry of the closest window below that has one.
-    #[inline(never)]
     fn entry_below(&self, window: usize) -> NodeId {
-        let last_of = |entries: &[u32]| {
-            entries
-                .iter()
-                .rev()
-                .find(|&&entry| entry != 0)
-                .map(|entry| entry - 1)
-        };
-        let group = window / GROUP;
-        last_of(&self.groups[group][..window % GROUP]).unwrap_or_else(|| {
-            let below = group
-                .checked_sub(1)
-                .and_then(|group| self.named.at_or_below(group));
-            let entry = last_of(&self.groups[below.expect("a node starts with the range")]);
-            entry.expect("a group of the tree has an entry")
-        })
+        let below = window
+            .checked_sub(1)
+            .and_then(|last| self.named.at_or_below(last));
+        self.entries[below.expect("a node starts with the range")]
     }
 }
 
@@ -515,7 +488,7 @@ mod tests {
             let at = base + below(bytes / 512) * 512;
             let id = node_at(&model, at);
             let (start, next) = (space.nodes[id].start, space.nodes[id].next);
-            // pieces become many, then few again, so that some lie close and some groups are empty
+            // pieces become many, then few again, so that some lie close and some are alone
             if start != at && (step / 2000 % 2 == 0 || below(8) == 0) {
                 if below(2) == 0 {
                     model.insert(at, space.split(id, at));

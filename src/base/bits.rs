@@ -65,6 +65,12 @@ impl BitTree {
         }
     }
 
+    /// Is this a member?
+    #[inline]
+    pub fn contains(&self, at: usize) -> bool {
+        self.bits[at / 64] >> (at % 64) & 1 != 0
+    }
+
     /// The greatest member that is not above `at`.
     #[inline]
     pub fn at_or_below(&self, at: usize) -> Option<usize> {
@@ -119,6 +125,7 @@ mod tests {
             }
             let ask = (random >> 13) as usize % 300_000;
             assert_eq!(tree.at_or_below(ask), model.range(..=ask).next_back().copied());
+            assert_eq!(tree.contains(ask), model.contains(&ask));
         }
     }
 }
