@@ -139,11 +139,8 @@ impl Cache {
         Some(self.hand_out_larger(self.lists.pick_quick(bytes)?))
     }
 
-    /// The same where it takes a search.
+    /// The same where it takes a search, for a request that no slab can serve.
     pub fn take_searched(&self, bytes: u64) -> Option<u64> {
-        if bytes <= SMALL_MAX {
-            return None;
-        }
         let _pass = self.gate.enter_quick()?;
         Some(self.hand_out_larger(self.lists.pick_searched(bytes)?))
     }

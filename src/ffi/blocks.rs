@@ -139,8 +139,12 @@ unsafe fn alloc_larger(
         // SAFETY: not NULL, so the caller promised that it can be written.
         return unsafe { hand_out(at, ptr) };
     }
-    // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_searched(pool, bytes, on, ptr, place) }
+    if ThreadCache::takes_search(bytes as u64) {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { alloc_searched(pool, bytes, on, ptr, place) };
+    }
+    // SAFETY: as above.
+    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
 }
 
 /// What that goes on with where it takes a search; for the same reason.

@@ -5,6 +5,8 @@ use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
+use crate::alloc::lists::LONG;
+use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -58,9 +60,18 @@ impl ThreadCache {
         self.cache.take_larger(bytes).map(Addr)
     }
 
+    /// May a search find a block for such a request?
+    #[inline(always)]
+    pub fn takes_search(bytes: u64) -> bool {
+        bytes > SMALL_MAX && bytes <= LONG
+    }
+
     /// The same where it takes one.
     pub fn alloc_searched(&self, bytes: u64) -> Option<Addr> {
-        self.cache.take_searched(bytes).map(Addr)
+        match ThreadCache::takes_search(bytes) {
+            true => self.cache.take_searched(bytes).map(Addr),
+            false => None,
+        }
     }
 
     /// The same where these three were asked, unless it is aligned otherwise.
