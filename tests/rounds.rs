@@ -94,6 +94,18 @@ fn busy_streams_come_to_rounds_without_page_calls() {
     }
 }
 
+/// Where streams come to their end just when somebody looks, or just not, blocks that are passed from one to the other settle as well.
+#[test]
+fn streams_that_end_as_they_are_looked_at_come_to_rounds_without_page_calls() {
+    for (count, work, seed) in [(2, 3_000, 301), (2, 3_000, 302), (4, 3_000, 301), (4, 5_000, 301)] {
+        let mut rig = Rig::busy(count, false, work, seed);
+        let (counts, held) = rig.rounds(36, pipeline, seed);
+        let what = format!("{count} streams, work {work}, seed {seed}, held {held}: {counts:?}");
+        assert!(counts[0] > 0 && counts.ends_with(&[0; 4]), "{what}");
+        assert!(held < 1.3, "{what}");
+    }
+}
+
 /// However far the host is ahead: before the pool holds ever more, streams wait for each other on the device.
 #[test]
 fn busy_streams_hold_hardly_more_than_they_need_apart() {

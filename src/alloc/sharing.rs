@@ -43,6 +43,8 @@ const GONE: usize = 64;
 const PATIENCE: u32 = 8;
 /// ...for so many looks.
 const IMPATIENCE: u32 = 63;
+/// After so many looks at rests that found streams at work, where they wait for each other, rests do not look any more.
+const LATE: u32 = 3;
 
 /// How one stream comes by what another one freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct Sharing {
     by_chance: u32,
     /// What is needed if no stream gets what another one freed.
     need: u64,
+    /// Looks at rests that found streams at work, since these wait for each other.
+    late: u32,
 }
 
 /// How long a look at a stream waits.
@@ -139,6 +143,18 @@ impl Sharing {
         self.is_by_looks() && self.by_chance >= ROUNDS
     }
 
+    /// Where streams wait for each other: how many times as long as at first does a rest wait for what is queued? None: it does not look.
+    /// Whether streams whose work is about as long as the host takes to queue it have come to their end at a rest is chance, so either
+    /// all rests wait until they have, or none does.
+    pub fn patience_at_rest(&self) -> Option<u32> {
+        (self.late < LATE).then(|| 1 << (2 * self.late))
+    }
+
+    /// A rest has looked, and found streams at work.
+    pub fn late_at_rest(&mut self) {
+        self.late += 1;
+    }
+
     /// Is the host ahead of its streams in this round?
     pub(super) fn is_busy(&self) -> bool {
         self.vain >= VAIN
@@ -172,6 +188,9 @@ impl Sharing {
             true if may.wait => Way::Waits,
             _ => Way::Looks,
         };
+        if !self.is_by_waits() {
+            self.late = 0;
+        }
     }
 
     /// Less may be needed from now on.
@@ -308,6 +327,25 @@ mod tests {
         assert!(sharing.is_by_chance());
         sharing.end();
         assert!(sharing.is_by_looks() && !sharing.is_by_chance());
+    }
+
+    #[test]
+    fn rests_wait_longer_or_not_at_all() {
+        let mut sharing = Sharing::default();
+        for _ in 0..ROUNDS {
+            round(&mut sharing, 0, 1, 500, May { part: false, ..ANY });
+        }
+        assert!(sharing.is_by_waits());
+        let patience = [0; 4].map(|_| {
+            let patience = sharing.patience_at_rest();
+            sharing.late_at_rest();
+            patience
+        });
+        assert_eq!(patience, [Some(1), Some(4), Some(16), None]);
+        round(&mut sharing, 0, 1, 500, May { part: false, ..ANY });
+        assert_eq!(sharing.patience_at_rest(), None, "and never again");
+        round(&mut sharing, 0, 1, 500, NONE);
+        assert_eq!(sharing.patience_at_rest(), Some(1));
     }
 
     #[test]

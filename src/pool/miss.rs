@@ -442,11 +442,12 @@ impl Pool {
             // stream's do not come home, and who freed what is chance
             let by_waits = heap.sharing.is_by_waits();
             drop(heap);
-            self.cover(|_| true);
-            match by_waits {
-                true => self.poll_whole(),
-                false => self.poll(None, true, true),
-            };
+            if by_waits {
+                self.poll_whole();
+            } else {
+                self.cover(|_| true);
+                self.poll(None, true, true);
+            }
             heap = self.books()?;
         }
         let mut sheds = false;

@@ -171,19 +171,26 @@ impl Pool {
     /// freed; at its events only if its `own` matter. If it is `patient` it gives the streams the moment that it takes to
     /// notice that there was no work. The caller holds `grow`.
     pub(super) fn poll(&self, asks: Option<u32>, own: bool, patient: bool) -> bool {
-        let (done, _) = self.look(asks, own, patient);
+        let notice = if patient { NOTICE } else { Duration::ZERO };
+        let (done, _) = self.look(asks, own, notice);
         self.confirm(&done, asks)
     }
 
-    /// The same, patiently and for nobody, if all that was recorded is complete. Which of it is, where not all is, is chance. The caller
-    /// holds `grow`.
+    /// The same at a rest, where streams wait for each other: covers all that was freed, and makes it everybody's if all of it is complete.
+    /// Which of it is, where not all is, is chance. The caller holds `grow`.
     pub(super) fn poll_whole(&self) -> bool {
-        let (done, whole) = self.look(None, true, true);
+        let patience = self.books().map(|heap| heap.sharing.patience_at_rest());
+        let Ok(Some(times)) = patience else { return false };
+        self.cover(|_| true);
+        let (done, whole) = self.look(None, true, NOTICE * times);
+        if !whole && let Ok(mut heap) = self.books() {
+            heap.sharing.late_at_rest();
+        }
         whole && self.confirm(&done, None)
     }
 
-    /// What is complete by now, and whether that is all that was recorded on the streams looked at.
-    fn look(&self, asks: Option<u32>, own: bool, patient: bool) -> (Clock, bool) {
+    /// What is complete by now, or so long from now, and whether that is all that was recorded on the streams looked at.
+    fn look(&self, asks: Option<u32>, own: bool, notice: Duration) -> (Clock, bool) {
         let mut done = Clock::new();
         let Ok(heap) = self.books() else {
             return (done, false);
@@ -193,7 +200,7 @@ impl Pool {
             .map(|stream| {
                 let arena = heap.arena(stream);
                 // the stream that asks has likely got work by now, unless the event was recorded just for this
-                let patient = patient
+                let patient = !notice.is_zero()
                     && (asks != Some(stream) || arena.reach.is_some())
                     && (asks.is_none() || arena.patience.waits());
                 (stream, patient, arena.events.iter().copied().collect())
@@ -208,7 +215,7 @@ impl Pool {
                 continue;
             };
             let mut answer = self.backend.query(event);
-            while answer == Ok(false) && patient && self.backend.now() - start < NOTICE {
+            while answer == Ok(false) && patient && self.backend.now() - start < notice {
                 std::hint::spin_loop();
                 answer = self.backend.query(event);
             }
