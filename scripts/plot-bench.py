@@ -248,7 +248,8 @@ def provenance(results):
     loads = [float(run["load"]) for run in results.runs]
     yield f"Measured {run['date'][:10]} on {run['cores']} cores, {run['processor']}. " + "; ".join(measured) + "."
     yield f"Load average when each process began: {min(loads):g} to {max(loads):g}, the bench's own threads among it."
-    yield f"{run['rounds']} rounds at most. The clock's own cost, at most {max(costs):g} ns, is taken off single events."
+    rounds = max(len(row["rounds"]) for by in results.figures.values() for row in by.values())
+    yield f"{rounds} rounds at most. The clock's own cost, at most {max(costs):g} ns, is taken off single events."
     if settings:
         yield "Set were " + ", ".join(settings) + "."
     yield ""

@@ -21,7 +21,7 @@ use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
 use super::lists::{Kept, LISTS, LONG, Larger, Lists};
 use super::order::COMMON;
-use super::size::{GRAIN, SMALL_MAX, plain_class};
+use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -114,9 +114,12 @@ impl Cache {
     /// The owner takes a block for a request. None: it has none, or must not now.
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        let kept = self.lists.pick(bytes, align)?;
-        self.hand_out(kept);
-        Some(kept.at)
+        let begun = match class_of(bytes, align) {
+            Some(class) => self.begin_small(class, self.lists.pop_small(class)?),
+            None if align > GRAIN => return None,
+            None => self.begin_larger(self.lists.pick_larger(bytes.max(SMALL_MAX + 1))?),
+        };
+        Some(self.hand_out(begun))
     }
 
     /// The same where it may only be a slab's block. Nothing in it can fail.
@@ -124,9 +127,7 @@ impl Cache {
     pub fn take_small(&self, bytes: u64) -> Option<u64> {
         let class = plain_class(bytes)?;
         let _pass = self.gate.enter_quick()?;
-        let kept = self.lists.pop_small(class)?;
-        self.hand_out(kept);
-        Some(kept.at)
+        Some(self.hand_out(self.begin_small(class, self.lists.pop_small(class)?)))
     }
 
     /// The same where it is of no slab, aligned as all are, and takes no search.
@@ -136,13 +137,13 @@ impl Cache {
             return None;
         }
         let _pass = self.gate.enter_quick()?;
-        Some(self.hand_out_larger(self.lists.pick_quick(bytes)?))
+        Some(self.hand_out(self.begin_larger(self.lists.pick_quick(bytes)?)))
     }
 
     /// The same where it takes a search, for a request that no slab can serve.
     pub fn take_searched(&self, bytes: u64) -> Option<u64> {
         let _pass = self.gate.enter_quick()?;
-        Some(self.hand_out_larger(self.lists.pick_searched(bytes)?))
+        Some(self.hand_out(self.begin_larger(self.lists.pick_searched(bytes)?)))
     }
 
     /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
@@ -153,17 +154,16 @@ impl Cache {
         let (mut all, mut count, mut total) = (true, 0, 0);
         let places = out.iter_mut().zip(sizes);
         for (place, &bytes) in places.filter(|(place, _)| place.0 == 0) {
-            let begin = |kept: Kept| {
-                self.begin(kept);
-                (kept.at, kept.piece.bytes())
-            };
             // each kind by itself: so a slab's block goes from its list to the program in registers
             let taken = match plain_class(bytes) {
-                Some(class) => self.lists.pop_small(class).map(begin),
-                None => self.lists.pick_larger(bytes).map(|larger| {
-                    self.begin_larger(larger);
-                    (larger.at, larger.grains * GRAIN)
-                }),
+                Some(class) => self
+                    .lists
+                    .pop_small(class)
+                    .map(|kept| self.begin_small(class, kept)),
+                None => self
+                    .lists
+                    .pick_larger(bytes)
+                    .map(|larger| self.begin_larger(larger)),
             };
             let Some((at, bytes)) = taken else {
                 all = false;
@@ -177,33 +177,26 @@ impl Cache {
         all
     }
 
+    /// A block that is on no list any more is the program's: where it is, and its bytes.
     #[inline(always)]
-    fn hand_out_larger(&self, larger: Larger) -> u64 {
-        self.begin_larger(larger);
-        self.lose(larger.grains * GRAIN);
-        add(&self.taken, 1);
-        larger.at
+    fn begin_small(&self, class: usize, kept: Kept) -> (u64, u64) {
+        self.directory.begin_small(kept.at, class);
+        (kept.at, Piece::Small { class }.bytes())
     }
 
-    /// A block that is on no list any more is the program's.
+    /// The same for one of no slab.
     #[inline(always)]
-    fn hand_out(&self, kept: Kept) {
-        self.begin(kept);
-        self.lose(kept.piece.bytes());
-        add(&self.taken, 1);
-    }
-
-    #[inline(always)]
-    fn begin(&self, kept: Kept) {
-        match kept.piece {
-            Piece::Small { class } => self.directory.begin_small(kept.at, class),
-            Piece::Large { grains } => self.begin_larger(Larger { at: kept.at, grains }),
-        }
-    }
-
-    #[inline(always)]
-    fn begin_larger(&self, Larger { at, grains }: Larger) {
+    fn begin_larger(&self, Larger { at, grains }: Larger) -> (u64, u64) {
         self.directory.hand_out_large(at, grains, self.arena);
+        (at, grains * GRAIN)
+    }
+
+    /// One that has begun is handed out.
+    #[inline(always)]
+    fn hand_out(&self, (at, bytes): (u64, u64)) -> u64 {
+        self.lose(bytes);
+        add(&self.taken, 1);
+        at
     }
 
     /// So much less is kept.

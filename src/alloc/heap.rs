@@ -44,7 +44,7 @@ pub struct Heap {
     pub needed: u64,
     /// How much it may hold so that pages need not move.
     pub leeway: Leeway,
-    /// Whether streams keep to themselves.
+    /// How streams come by what others have freed.
     pub sharing: Sharing,
     /// When memory is to be made ahead of use.
     pub ahead: Ahead,

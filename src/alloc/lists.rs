@@ -7,7 +7,7 @@
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;
-use super::size::{CLASSES, GRAIN, SMALL_MAX, class_of};
+use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -94,13 +94,6 @@ pub struct Larger {
     pub grains: u64,
 }
 
-impl From<Larger> for Kept {
-    fn from(Larger { at, grains }: Larger) -> Kept {
-        let piece = Piece::Large { grains };
-        Kept { at, piece, seq: 0 }
-    }
-}
-
 /// The lists.
 #[derive(Debug)]
 pub struct Lists {
@@ -138,16 +131,6 @@ impl Default for Lists {
 }
 
 impl Lists {
-    /// Takes a block for a request off its list.
-    #[inline]
-    pub fn pick(&self, bytes: u64, align: u64) -> Option<Kept> {
-        match class_of(bytes, align) {
-            Some(class) => self.pop_small(class),
-            None if align > GRAIN => None,
-            None => self.pick_larger(bytes.max(SMALL_MAX + 1)).map(Kept::from),
-        }
-    }
-
     /// Could there be a block for a request? The answer is no only if there is none.
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
@@ -177,10 +160,11 @@ impl Lists {
             };
         }
         let list = list_of(grains);
-        let first = self.entry(self.first(list).load(Relaxed));
+        let id = self.first(list).load(Relaxed);
+        let first = self.entry(id);
         let length = first.grains.load(Relaxed);
         if length == grains {
-            return Some(self.unlink(list, NONE, self.first(list).load(Relaxed)).larger());
+            return Some(self.unlink(list, NONE, id).larger());
         }
         if first.next.load(Relaxed) != NONE {
             return None;
@@ -270,7 +254,7 @@ impl Lists {
             .store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Sets or clears a list's bit. (Without a branch: see `pick_larger`.)
+    /// Sets or clears a list's bit. (Without a branch: see `pick_quick`.)
     #[inline(always)]
     fn mark(&self, list: usize, filled: bool) {
         let word = &self.filled[list / 64 % WORDS];
@@ -310,11 +294,9 @@ impl Lists {
     #[inline(always)]
     pub fn pop(&self, list: usize) -> Option<Kept> {
         if list == THE_LONG {
-            let seq = self.long.seq.load(Relaxed);
-            return Some(Kept {
-                seq,
-                ..self.pop_long().into()
-            });
+            let kept = self.read(&self.long, THE_LONG);
+            self.pop_long();
+            return Some(kept);
         }
         let id = self.first(list).load(Relaxed);
         (id != NONE).then(|| self.read(self.unlink(list, NONE, id), list))

@@ -93,6 +93,7 @@ pub struct Arena {
     pub strays: StrayList,
     /// How long a request waits for its work to be complete.
     pub patience: Patience,
+    /// What it has taken in this round.
     pub(super) taken: Taken,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,

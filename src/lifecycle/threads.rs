@@ -120,7 +120,7 @@ static STORE: Store<Caches> = Store::new();
 static OWN: Own<Caches> = Own::new(MINE, &STORE);
 
 #[inline(always)]
-fn place(pool: usize, stream: StreamHandle) -> usize {
+fn slot_of(pool: usize, stream: StreamHandle) -> usize {
     let mixed = (stream.0 ^ pool << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed >> (usize::BITS - SLOTS.trailing_zeros())
 }
@@ -154,7 +154,7 @@ impl Caches {
     /// Where the one for a pool and a stream is, if there is one.
     #[inline(always)]
     pub fn place(&self, pool: usize, stream: StreamHandle) -> Option<&Place> {
-        let slot = &self.slots[place(pool, stream)];
+        let slot = &self.slots[slot_of(pool, stream)];
         slot.is_for(pool, stream).then_some(&slot.cache)
     }
 
@@ -261,7 +261,7 @@ fn beside_with<R>(
         Some(true) => {
             drop(own);
             if let Some(mine) = mine() {
-                mine.slots[place(handle, stream)].set(0, 0, None);
+                mine.slots[slot_of(handle, stream)].set(0, 0, None);
             }
         }
         None if result.is_ok() => {
@@ -285,7 +285,7 @@ fn consider(
     if !pool.has_caches() {
         return;
     }
-    let slot = &mine.slots[place(handle, stream)];
+    let slot = &mine.slots[slot_of(handle, stream)];
     let same = slot.is_for(handle, stream);
     let taken = slot.has_cache() && POOLS.is_live(slot.pool.get());
     if same && taken {
