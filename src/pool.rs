@@ -21,6 +21,7 @@ mod others;
 mod pressure;
 mod release;
 mod sources;
+mod taped;
 mod turn;
 
 use crate::alloc::directory::Directory;
@@ -28,6 +29,7 @@ use crate::alloc::heap::Heap;
 use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
+use crate::alloc::tape::Tape;
 use crate::backend::import::Importer;
 use crate::backend::metered::Metered;
 use crate::backend::{Access, Backend, BackendError, Event, fence};
@@ -121,6 +123,8 @@ pub struct Pool {
     pressure: pressure::Pressure,
     heap: Ranked<Heap>,
     directory: Arc<Directory>,
+    /// The heap's, as all caches have it.
+    tape: Arc<Tape>,
     ended: AtomicBool,
     /// Every block lies in one page.
     apart: bool,
@@ -191,6 +195,7 @@ impl Pool {
             apart: heap.apart,
             placed: heap.placed,
             watched: backend.watches_blocks(),
+            tape: heap.replay.tape.clone(),
             heap: Ranked::new(Rank::Heap, heap),
             directory,
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
@@ -230,7 +235,12 @@ impl Pool {
         if self.config.memory == MemoryKind::Pinned {
             self.look_at_held();
         }
-        let mut heap = self.any_books();
+        let mut heap = self.books_as_they_are();
+        if !heap.replay.is_watching()
+            && let Some(at) = self.alloc_taped(&mut heap, own, bytes, align, stream)
+        {
+            return Ok(at);
+        }
         if !self.is_in_order(&mut heap, stream) {
             drop(heap);
             heap = self.books_in_order(stream)?;
@@ -238,6 +248,9 @@ impl Pool {
         let mut index = index_beside(&mut heap, own, stream);
         heap.serve(index);
         let own = self.still(&mut heap, own, stream);
+        if self.may_tape() {
+            heap.watch_rounds(own.filter(|_| align == 0).map(|own| &own.cache));
+        }
         if let Some(own) = own.filter(|_| bytes > LONG) {
             heap.flush_long(&own.cache);
         }
@@ -254,6 +267,7 @@ impl Pool {
         }
         if let Some(at) = heap.alloc(bytes, align, index) {
             heap.stats.hits += 1;
+            self.note_alloc(&mut heap, own, at, bytes);
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             let short = heap.is_look_due();
             drop(heap);
@@ -263,6 +277,7 @@ impl Pool {
         }
         drop(heap);
         let at = self.miss(own, bytes, align, *stream)?;
+        self.note_alloc(&mut self.books_as_they_are(), own, at.0, bytes);
         Ok(self.announced(at, bytes))
     }
 
@@ -299,7 +314,12 @@ impl Pool {
                 None => return self.free_quietly(at),
             },
         };
-        let mut heap = self.any_books();
+        let mut heap = self.books_as_they_are();
+        if !heap.replay.is_watching()
+            && let Some(bytes) = self.free_taped(&mut heap, own, at, stream)
+        {
+            return Ok(bytes);
+        }
         if !self.is_plain(stream) {
             drop(heap);
             heap = self.books_for(stream)?;
@@ -391,7 +411,7 @@ impl Pool {
         if attribute.is_figure() {
             self.look_before_counting();
         }
-        let mut heap = self.books()?;
+        let mut heap = self.books_to_read()?;
         Ok(match attribute {
             Attribute::ReuseFollowEventDependencies => u64::from(heap.reuse.event_dependencies),
             Attribute::ReuseAllowOpportunistic => u64::from(heap.reuse.opportunistic),
@@ -465,9 +485,9 @@ impl Pool {
     /// The counters now.
     pub fn stats(&self) -> Result<Stats, Error> {
         self.look_before_counting();
-        let mut heap = self.books()?;
+        let mut heap = self.books_to_read()?;
         let mut stats = heap.figures();
-        stats.largest_free = heap.largest_free();
+        stats.largest_free = heap.largest_free().min(stats.free);
         drop(heap);
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         stats.page_creates = count(&self.backend.creates);
@@ -497,13 +517,14 @@ impl Pool {
 
     /// Does this address lie in the pool's address ranges?
     pub fn contains(&self, at: Addr) -> bool {
-        self.books().is_ok_and(|heap| heap.space.range_of(at.0).is_some())
+        self.books_to_read()
+            .is_ok_and(|heap| heap.space.range_of(at.0).is_some())
     }
 
     /// Checks every invariant; panics on the first that does not hold. Waits for a miss in progress.
     pub fn validate(&self) {
         let _grow = self.grow.lock();
-        if let Ok(mut heap) = self.books() {
+        if let Ok(mut heap) = self.books_to_read() {
             heap.figures();
             heap.validate();
         }

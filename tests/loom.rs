@@ -13,6 +13,7 @@ use weir::alloc::directory::Directory;
 use weir::alloc::gate::{Gate, Shut};
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
+use weir::alloc::tape::{Progress, Step, Tape};
 use weir::backend::Event;
 use weir::base::units::{StreamId, Timeline};
 use weir::config::Reuse;
@@ -238,5 +239,56 @@ fn the_owner_and_a_visitor_are_never_in_a_cache_at_once() {
         gate.open(Shut::Visit);
         let done = owner.join().unwrap();
         assert_eq!(taken + kept.load(Ordering::Relaxed), done);
+    });
+}
+
+/// A round of a tape whose blocks lie from `base` on.
+fn round(base: u64) -> [Step; 3] {
+    [
+        Step::Alloc {
+            bytes: 1,
+            at: base + 512,
+        },
+        Step::Alloc {
+            bytes: 1,
+            at: base + 1024,
+        },
+        Step::Free {
+            bytes: 512,
+            at: base + 512,
+        },
+    ]
+}
+
+/// While the owner's calls are answered somebody ends the replay, and it begins anew with other blocks: each answer is one of those that
+/// were counted when its replay ended, and has a block of that one.
+#[test]
+fn who_ends_a_replay_counts_what_was_answered() {
+    const ARENA: u32 = 1;
+    const LATER: u64 = 1 << 20;
+    loom::model(|| {
+        let tape = Arc::new(Tape::default());
+        tape.begin(ARENA, round(0).into_iter());
+        let ends = {
+            let tape = tape.clone();
+            thread::spawn(move || {
+                let first = tape.end().expect("it was on");
+                tape.begin(ARENA, round(LATER).into_iter());
+                first
+            })
+        };
+        let (mut first, mut later) = (0, 0);
+        let mut count = |at: u64| if at < LATER { first += 1 } else { later += 1 };
+        let last = tape.alloc(ARENA, 1);
+        last.into_iter().for_each(&mut count);
+        tape.alloc(ARENA, 1).into_iter().for_each(&mut count);
+        if let Some(at) = last
+            && tape.free(ARENA, at).is_some()
+        {
+            count(at);
+        }
+        let done = ends.join().unwrap();
+        let steps = |progress: Progress| progress.rounds * 3 + progress.steps as u64;
+        assert_eq!((steps(done), steps(tape.end().unwrap())), (first, later));
     });
 }

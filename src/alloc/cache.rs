@@ -22,6 +22,7 @@ use super::gate::{Gate, Shut};
 use super::lists::{Kept, LISTS, LONG, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
+use super::tape::Tape;
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -54,6 +55,8 @@ pub struct Cache {
     /// The longest block to keep.
     most: AtomicU64,
     directory: Directory,
+    /// The pool's.
+    tape: Arc<Tape>,
     /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
     clock: Arc<AtomicU64>,
     lists: Lists,
@@ -74,7 +77,7 @@ fn add(counter: &AtomicU64, more: u64) {
 
 impl Cache {
     /// An empty cache that is nobody's yet.
-    pub fn new(directory: Directory) -> Cache {
+    pub fn new(directory: Directory, tape: Arc<Tape>) -> Cache {
         Cache {
             gate: Gate::default(),
             owner: ThreadId(0),
@@ -82,6 +85,7 @@ impl Cache {
             arena: COMMON,
             most: AtomicU64::new(0),
             directory,
+            tape,
             clock: Arc::new(AtomicU64::new(u64::MAX)),
             lists: Lists::default(),
             bytes: AtomicU64::new(0),
@@ -111,9 +115,32 @@ impl Cache {
         self.has_room() && self.directory.may_keep(at, self.arena, self.most_now())
     }
 
+    /// The block that the same call of the round before got, if the program is known to do the same again.
+    #[inline(always)]
+    pub fn replay_alloc(&self, bytes: u64) -> Option<u64> {
+        self.tape.alloc(self.arena, bytes)
+    }
+
+    /// The same of a free, if that is all there is to do: the block's bytes.
+    #[inline(always)]
+    pub fn replay_free(&self, at: u64) -> Option<u64> {
+        self.tape.free(self.arena, at)
+    }
+
+    /// Are calls answered like that?
+    #[inline(always)]
+    pub fn is_replayed(&self) -> bool {
+        self.tape.is_on()
+    }
+
     /// The owner takes a block for a request. None: it has none, or must not now.
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
+        self.take_inside(bytes, align)
+    }
+
+    /// The same for an owner that is inside, or holds the heap's lock while the gate is shut.
+    pub fn take_inside(&self, bytes: u64, align: u64) -> Option<u64> {
         let begun = match class_of(bytes, align) {
             Some(class) => self.begin_small(class, self.lists.pop_small(class)?),
             None if align > GRAIN => return None,
@@ -212,7 +239,15 @@ impl Cache {
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
     pub fn keep(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        self.put(at)
+        self.keep_inside(at)
+    }
+
+    /// As `take_inside`.
+    pub fn keep_inside(&self, at: u64) -> Option<u64> {
+        match self.directory.class_at(at, self.arena) {
+            Some(class) => self.put_small(at, class),
+            None => self.put_larger(at),
+        }
     }
 
     /// The same where it may only be a slab's block. Nothing in it can fail.
@@ -241,7 +276,7 @@ impl Cache {
             return false;
         };
         for (number, &at) in blocks.iter().enumerate() {
-            if at.0 != 0 && self.put(at.0).is_none() {
+            if at.0 != 0 && self.keep_inside(at.0).is_none() {
                 // the latest first, since it is the first of its list
                 let kept = blocks[..number].iter().rev().filter(|at| at.0 != 0);
                 kept.for_each(|at| self.put_back(at.0));
@@ -256,7 +291,7 @@ impl Cache {
     pub fn keep_some(&self, blocks: &[Addr], mut each: impl FnMut(usize)) {
         let Some(_pass) = self.gate.enter() else { return };
         for (number, &at) in blocks.iter().enumerate() {
-            if at.0 == 0 || self.put(at.0).is_some() {
+            if at.0 == 0 || self.keep_inside(at.0).is_some() {
                 each(number);
             }
         }
@@ -271,14 +306,6 @@ impl Cache {
     fn has_room(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         self.lists.has_room() && (self.bytes.load(Relaxed) < limit || self.short_bytes() < limit)
-    }
-
-    /// Puts a block on its list.
-    fn put(&self, at: u64) -> Option<u64> {
-        match self.directory.class_at(at, self.arena) {
-            Some(class) => self.put_small(at, class),
-            None => self.put_larger(at),
-        }
     }
 
     #[inline(always)]
@@ -466,7 +493,7 @@ mod tests {
         let directory = Directory::new().expect("addresses");
         directory.cover(at, bytes).expect("room");
         directory.begin(at, bytes, false);
-        let mut cache = Cache::new(directory);
+        let mut cache = Cache::new(directory, Arc::default());
         cache.assign(ThreadId(1), StreamHandle(1), arena, Arc::default());
         cache.set_limits(2 * bytes, bytes);
         assert_eq!(cache.keep(at), Some(bytes));

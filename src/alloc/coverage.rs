@@ -135,6 +135,11 @@ impl Heap {
         self.known > 1
     }
 
+    /// Does it know any?
+    pub(super) fn has_streams(&self) -> bool {
+        self.known > 0
+    }
+
     /// A stream has come to be known. One that was alone until now has freed what only it may use: it should have an event
     /// as soon as it is named.
     pub(super) fn stream_came(&mut self) {

@@ -114,7 +114,10 @@ impl Heap {
 
     fn prepare_spare(&mut self) {
         if self.caches.spare.is_none() {
-            self.caches.spare = Some(Arc::new(Cache::new((*self.directory).clone())));
+            self.caches.spare = Some(Arc::new(Cache::new(
+                (*self.directory).clone(),
+                self.replay.tape.clone(),
+            )));
             self.caches.all.reserve(1);
         }
     }
@@ -550,6 +553,12 @@ impl Heap {
         counts
     }
 
+    /// Frees that the program has made.
+    pub fn frees(&self) -> u64 {
+        let freed = self.stats.frees.wrapping_add(self.counts().kept);
+        freed.wrapping_sub(self.caches.flushed)
+    }
+
     /// Allocations that the program has made.
     pub fn allocations(&self) -> u64 {
         self.stats.allocations.wrapping_add(self.counts().taken)
@@ -568,10 +577,10 @@ impl Heap {
         // a batch that is taken back may take back more than was taken
         stats.allocations = stats.allocations.wrapping_add(counts.taken);
         stats.hits = stats.hits.wrapping_add(counts.taken);
-        stats.frees = stats
-            .frees
-            .wrapping_add(counts.kept)
-            .wrapping_sub(self.caches.flushed);
+        stats.frees = self.frees();
+        if self.replay.is_on() {
+            self.add_replayed(&mut stats);
+        }
         stats
     }
 

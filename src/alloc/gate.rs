@@ -49,6 +49,8 @@ pub enum Shut {
     Call = 4,
     /// For good.
     Ended = 8,
+    /// The owner's calls are recorded, or answered from the tape.
+    Taped = 64,
 }
 
 /// Beside the reasons: the owner needs a fence of its own. So one look finds that neither holds, as it nearly always is.
@@ -126,6 +128,11 @@ impl Gate {
     /// Is it shut for this reason?
     pub fn is_shut(&self, why: Shut) -> bool {
         self.shut.load(Ordering::Relaxed) & why as u32 != 0
+    }
+
+    /// Is it shut for this reason, and for no other?
+    pub fn is_shut_only(&self, why: Shut) -> bool {
+        self.shut.load(Ordering::Relaxed) & !(FENCED | ASKS) == why as u32
     }
 
     /// Makes what `shut` did before visible to all owners. Once for any number of gates.

@@ -15,6 +15,7 @@ use super::limbo::{Limbo, Users};
 use super::node::{Kind, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
+use super::replay::Replay;
 use super::rest::Rest;
 use super::sharing::Sharing;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
@@ -46,6 +47,8 @@ pub struct Heap {
     pub leeway: Leeway,
     /// How streams come by what others have freed.
     pub sharing: Sharing,
+    /// Rounds that are known by heart.
+    pub replay: Replay,
     /// When memory is to be made ahead of use.
     pub ahead: Ahead,
     /// What was needed while the device is short.
@@ -136,6 +139,7 @@ impl Heap {
             needed: 0,
             leeway: Leeway::default(),
             sharing: Sharing::default(),
+            replay: Replay::default(),
             ahead: Ahead::default(),
             spare: Spare::default(),
             slabs: Slabs::default(),

@@ -77,6 +77,8 @@ pub struct Pages {
     pub split: Vec<PageId>,
     /// Mappings that exist.
     pub mapped: u64,
+    /// Mappings made and removed.
+    pub changes: u64,
     /// Bytes of all pages.
     pub bytes: u64,
 }
@@ -93,6 +95,7 @@ impl Default for Pages {
             loose: Vec::new(),
             split: Vec::new(),
             mapped: 0,
+            changes: 0,
             bytes: 0,
         }
     }
@@ -195,6 +198,7 @@ impl Pages {
             }
         };
         self.mapped += 1;
+        self.changes += 1;
         self.page_mut(page).mappings.push(id);
         self.list(id);
         id
@@ -209,6 +213,7 @@ impl Pages {
         self.mappings[id as usize] = None;
         self.spare_mappings.push(id);
         self.mapped -= 1;
+        self.changes += 1;
     }
 
     /// `bytes` of the page left this mapping. Work of `user.0` up to `user.1` may still use them there; of none, no work.
@@ -225,6 +230,14 @@ impl Pages {
             let page = mapping.page;
             self.page_mut(page).homes.retain(|&home| home != id);
             self.list(id);
+        }
+    }
+
+    /// Work of a stream up to that number may use any page in any of its mappings.
+    pub fn used_everywhere(&mut self, stream: u32, seq: u64) {
+        for mapping in self.mappings.iter_mut().flatten() {
+            mapping.users.retain(|user| user.0 != stream);
+            mapping.users.push((stream, seq));
         }
     }
 

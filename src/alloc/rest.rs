@@ -255,6 +255,11 @@ impl Rest {
         needed <= self.fine_for / 4 * GROWN
     }
 
+    /// After so many allocations the next one is of that turn.
+    pub(super) fn set_turn(&mut self, allocations: u64, turn: u64) {
+        self.round = allocations.wrapping_sub(turn);
+    }
+
     /// Do most windows of this round come at the turn of one in the round before?
     fn is_alike(&self) -> bool {
         self.known >= ALIKE && self.known * ALIKE >= self.windows

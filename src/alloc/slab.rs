@@ -13,6 +13,7 @@ use super::heap::{Block, Heap};
 use super::node::{Kind, NIL, Node, NodeId};
 use super::order::COMMON;
 use super::size::{CLASS_BYTES, CLASSES, WINDOW, round_up, run_bytes};
+use super::space::Found;
 use crate::base::error::Error;
 use crate::base::units::Addr;
 use rustc_hash::FxHashMap;
@@ -254,24 +255,43 @@ impl Heap {
         if id == NIL {
             id = self.make_slab(class, stream)?;
         }
-        let size = u64::from(CLASS_BYTES[class]);
+        let bits = &self.slabs.get(id).free_bits;
+        let word = bits.iter().position(|&bits| bits != 0);
+        let word = word.expect("a partial slab has a free block");
+        Some(self.take_block(id, (word as u32 * 64 + bits[word].trailing_zeros()) as u16))
+    }
+
+    /// A free block of a slab is live.
+    #[inline(always)]
+    fn take_block(&mut self, id: u32, index: u16) -> u64 {
         let slab = self.slabs.get_mut(id);
-        let word = slab
-            .free_bits
-            .iter()
-            .position(|&bits| bits != 0)
-            .expect("a partial slab has a free block");
-        let index = word as u64 * 64 + u64::from(slab.free_bits[word].trailing_zeros());
-        slab.free_bits[word] &= slab.free_bits[word] - 1;
+        let (class, (word, mask)) = (slab.class as usize, bit(index));
+        debug_assert_ne!(slab.free_bits[word] & mask, 0);
+        slab.free_bits[word] &= !mask;
         slab.free -= 1;
-        let at = slab.base + index * size;
+        let size = u64::from(CLASS_BYTES[class]);
+        let at = slab.base + u64::from(index) * size;
         if slab.free == 0 {
             self.unlist_slab(id);
         }
         self.stats.cached -= size;
         self.set_used(self.stats.used + size);
         self.directory.begin_small(at, class);
-        Some(at)
+        at
+    }
+
+    /// A block of a slab that begins at `base`, or would, is live: there is such a slab of the stream's, or nothing but free memory.
+    pub(super) fn place_small(&mut self, at: u64, base: u64, class: usize, stream: u32) {
+        let id = match self.space.find(base) {
+            Found::Start(node) if self.space.nodes[node].kind == Kind::Slab => self.space.nodes[node].slab,
+            _ => {
+                let node = self.claim(base, run_bytes(class));
+                let seq = self.arena(stream).seq;
+                self.begin_slab(node, class, stream, seq)
+            }
+        };
+        debug_assert_eq!(self.slabs.get(id).class as usize, class);
+        self.take_block(id, self.slabs.index_of(id, at));
     }
 
     fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
@@ -283,6 +303,12 @@ impl Heap {
         let base = round_up(start, WINDOW);
         self.directory.cover_run(base, len).ok()?;
         let node = self.take(found, len, WINDOW);
+        Some(self.begin_slab(node, class, stream, if owner == COMMON { 0 } else { seq }))
+    }
+
+    /// A node on no list is a slab, whose stream's work on it ends with that number.
+    fn begin_slab(&mut self, node: NodeId, class: usize, stream: u32, seq: u64) -> u32 {
+        let (base, len) = (self.space.nodes[node].start, run_bytes(class));
         let blocks = (len / u64::from(CLASS_BYTES[class])) as u16;
         let mut free_bits = [0; 4];
         for (word, bits) in free_bits.iter_mut().enumerate() {
@@ -297,7 +323,7 @@ impl Heap {
             blocks,
             free: blocks,
             limbo: 0,
-            seq: if owner == COMMON { 0 } else { seq },
+            seq,
             free_bits,
             limbo_bits: [0; 4],
             prev: NIL,
@@ -322,7 +348,16 @@ impl Heap {
         self.directory.begin_run(base, class, stream);
         self.stats.cached += len;
         self.list_slab(id);
-        Some(id)
+        id
+    }
+
+    /// All of a stream's slabs may be in use by its work up to that number.
+    pub(super) fn note_all_small(&mut self, stream: u32, seq: u64) {
+        for slab in self.slabs.all.iter_mut().flatten() {
+            if slab.owner == stream {
+                slab.seq = slab.seq.max(seq);
+            }
+        }
     }
 
     pub(super) fn free_small(&mut self, id: u32, index: u16, stream: u32, complete: bool) {

@@ -65,13 +65,15 @@ impl Heap {
     /// Changes the books for a chosen window.
     pub(super) fn enact(&mut self, window: &Window, fills: &[Fill]) -> Plan {
         let (turn, len) = (self.turn(), window.end - window.start);
-        let mut plan = Plan {
-            busy: NIL,
+        let plan = Plan {
             known: self.windows.at(turn, len).is_some(),
             novel: self.windows.note(turn, len, window.start),
             ..Plan::default()
         };
-        let (mut start, mut end) = (window.start, window.end);
+        self.enact_as(plan, (window.start, window.end), fills)
+    }
+
+    fn enact_as(&mut self, mut plan: Plan, (mut start, mut end): (u64, u64), fills: &[Fill]) -> Plan {
         let mut reach = |from: u64, to: u64| {
             start = start.min(from);
             end = end.max(to);
@@ -133,6 +135,49 @@ impl Heap {
             }
         }
         plan
+    }
+
+    /// Makes `[at, at + len)` one `Busy` node, all of whose bytes are at home: it is mapped, and each of its bytes is free, here or
+    /// where it is at home.
+    pub(super) fn claim(&mut self, at: u64, len: u64) -> NodeId {
+        let mut fills = Vec::new();
+        let (mut next, end) = (at, at + len);
+        while next < end {
+            let (Found::Start(id) | Found::Inside(id)) = self.space.find(next) else {
+                unreachable!("in a range")
+            };
+            let to = self.space.nodes[id].end().min(end);
+            next = match self.space.nodes[id].kind {
+                Kind::Free => to,
+                Kind::Hole => {
+                    let (from, to) = self.home_from(next, to);
+                    fills.push(Fill::Wake { at: next, to, from });
+                    to
+                }
+                kind => unreachable!("nothing in use lies there: {kind:?}"),
+            };
+        }
+        let plan = self.enact_as(Plan::default(), (at, end), &fills);
+        self.stats.idle -= len;
+        plan.busy
+    }
+
+    /// Where the byte at `at`, in a hole, is at home, and up to where, not beyond `to`, those behind it are at home with it.
+    fn home_from(&self, at: u64, to: u64) -> (MappingId, u64) {
+        let here = self.space.mapping_at(at);
+        let (start, bytes) = self.pages.span(here);
+        let homes = self.pages.page_of(here).homes.iter();
+        let found = homes.copied().find_map(|home| {
+            let there = self.pages.mapping(home).at;
+            match self.space.find(there + (at - start)) {
+                Found::Start(id) | Found::Inside(id) if self.space.nodes[id].kind == Kind::Free => {
+                    Some((home, (start + self.space.nodes[id].end()).saturating_sub(there)))
+                }
+                _ => None,
+            }
+        });
+        let (home, free) = found.expect("it is free at home");
+        (home, to.min(free).min(start + bytes))
     }
 
     /// Makes `[start, end)`, free extents and unbacked addresses, one `Busy` node, and notes what of it was

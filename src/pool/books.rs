@@ -28,9 +28,29 @@ impl Pool {
     /// The same, even if it has.
     #[inline(always)]
     pub(super) fn any_books(&self) -> RankedGuard<'_, Heap> {
+        let mut heap = self.books_as_they_are();
+        if heap.replay.is_on() {
+            heap.make_up();
+        }
+        heap
+    }
+
+    /// The same, though a round may be replayed that they know nothing of: for a call that may be part of it.
+    #[inline(always)]
+    pub(super) fn books_as_they_are(&self) -> RankedGuard<'_, Heap> {
         let mut heap = self.heap.lock();
         heap.serve_nobody();
         heap
+    }
+
+    /// The books, for figures, and for moments on streams: they are no reason to end a replay. What is freed in it gets its numbers
+    /// when the books make up for it, and so comes after all moments until then.
+    pub(super) fn books_to_read(&self) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.books_as_they_are();
+        match self.ended.load(Ordering::Relaxed) {
+            true => Err(Error::PoolDestroyed { handle: 0 }),
+            false => Ok(heap),
+        }
     }
 
     /// The books, for a call that names a stream.

@@ -40,6 +40,10 @@ pub struct ThreadCache {
 impl ThreadCache {
     /// A block for a request, if the cache has one.
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
+        if self.cache.is_replayed() {
+            let same = align == 0 && self.stream_is_the_same();
+            return same.then(|| self.cache.replay_alloc(bytes))?.map(Addr);
+        }
         // who has nothing need not ask whose the stream is: the pool will
         if !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
             return None;
@@ -58,6 +62,18 @@ impl ThreadCache {
     #[inline(always)]
     pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
         self.cache.take_larger(bytes).map(Addr)
+    }
+
+    /// The same where the gate is shut because calls are answered as in the round before. None, too, if the stream is not declared.
+    #[inline(always)]
+    pub fn alloc_again(&self, bytes: u64) -> Option<Addr> {
+        self.declared.then(|| self.cache.replay_alloc(bytes))?.map(Addr)
+    }
+
+    /// As `alloc_again`.
+    #[inline(always)]
+    pub fn free_again(&self, at: Addr) -> Option<u64> {
+        self.declared.then(|| self.cache.replay_free(at.0))?
     }
 
     /// May a search find a block for such a request?
@@ -84,6 +100,10 @@ impl ThreadCache {
 
     /// Keeps a block that is freed, if that is all there is to do; gives its size.
     pub fn free(&self, at: Addr) -> Option<u64> {
+        if self.cache.is_replayed() {
+            let same = self.stream_is_the_same();
+            return same.then(|| self.cache.replay_free(at.0))?;
+        }
         if !self.cache.may_keep(at.0) || !self.stream_is_the_same() {
             return None;
         }

@@ -18,7 +18,7 @@ impl Pool {
         if self.config.memory == MemoryKind::Device || !self.backend.usable() {
             return;
         }
-        if self.books().is_ok_and(|heap| heap.stats.pending > 0)
+        if self.books_to_read().is_ok_and(|heap| heap.stats.pending > 0)
             && let Some(_grow) = self.grow.try_lock()
         {
             self.poll(None, true, false);

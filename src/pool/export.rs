@@ -428,7 +428,7 @@ impl Pool {
 
     /// Waits until all that importers have given back by now is.
     pub(super) fn catch_up(&self) {
-        let lent = self.books().is_ok_and(|heap| heap.lent() > 0);
+        let lent = self.books_to_read().is_ok_and(|heap| heap.lent() > 0);
         if !lent || PORTER.get() {
             return;
         }

@@ -34,7 +34,7 @@ impl Pool {
         let Ok(Named { line: Some(line), .. }) = self.name(stream) else {
             return Mark::default();
         };
-        let Ok(mut heap) = self.books() else {
+        let Ok(mut heap) = self.books_to_read() else {
             return Mark::default();
         };
         Mark::of(
@@ -46,14 +46,14 @@ impl Pool {
 
     /// Takes a mark before the host synchronises with `event`.
     pub fn mark_event(&self, event: EventHandle) -> Mark {
-        self.books()
+        self.books_to_read()
             .map(|heap| Mark::of(heap.event_clock(event)))
             .unwrap_or_default()
     }
 
     /// Takes a mark before the host synchronises with the whole device.
     pub fn mark_all(&self) -> Mark {
-        self.books()
+        self.books_to_read()
             .map(|mut heap| Mark {
                 clock: heap.clock_of_all(),
                 whole: true,
@@ -63,7 +63,7 @@ impl Pool {
 
     /// The user recorded `event` on the stream that `mark` was taken of before.
     pub fn event_recorded(&self, event: EventHandle, mark: Mark) {
-        if let Ok(mut heap) = self.books() {
+        if let Ok(mut heap) = self.books_to_read() {
             heap.remember_event(event, mark.clock);
         }
     }
@@ -82,13 +82,16 @@ impl Pool {
 
     /// The event handle is no longer one.
     pub fn event_destroyed(&self, event: EventHandle) {
-        if let Ok(mut heap) = self.books() {
+        if let Ok(mut heap) = self.books_to_read() {
             heap.forget_event(event);
         }
     }
 
     /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
     pub fn synchronized(&self, mark: Mark) {
+        if self.is_replaying() {
+            return; // there is one stream, and the books have nothing of what it has freed since
+        }
         let Ok(mut heap) = self.books() else { return };
         let tidies = mark.whole && heap.has_several_streams();
         heap.complete(&mark.clock, &mut self.stale.lock());

@@ -162,11 +162,10 @@ impl Pool {
     pub fn end(&self) -> Leaked {
         self.dismiss_all(true);
         let _grow = self.grow.lock();
-        let mut heap = self.heap.lock();
+        let mut heap = self.any_books();
         if self.ended.swap(true, Ordering::Relaxed) {
             return Leaked::default();
         }
-        heap.serve_nobody();
         let chunks = self.end_chunks(&mut heap);
         let slot = heap.space.slot();
         let (reuse, threshold) = (heap.reuse, heap.release_threshold);

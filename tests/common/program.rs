@@ -308,6 +308,47 @@ impl Run {
         }
     }
 
+    /// One call of a round that may be replayed, on the first stream: to ask for anything would end that. `bytes`: those of the block the
+    /// last time; so they are now if nobody knows.
+    #[allow(dead_code)] // of rounds
+    pub fn alloc_quietly(&mut self, asked: u64, bytes: &mut u64) -> u64 {
+        let handle = Run::handle(0);
+        let sim = Arc::clone(&self.sim);
+        let at = sim.naming(&[handle], || self.served(asked, 0, handle, 0));
+        let at = at.expect("memory").0;
+        if !self.pool.is_replaying() {
+            *bytes = self.pool.block_size(Addr(at)).expect("a live block");
+        }
+        self.enter_of(at, asked, *bytes, 0, true);
+        at
+    }
+
+    /// The same of a free, of a block that is live still.
+    #[allow(dead_code)]
+    pub fn free_quietly(&mut self, at: u64) {
+        if self.live.get(&at).is_some_and(|block| block.place == 0) {
+            self.free_on(at, 0, false);
+        }
+    }
+
+    /// The device gets on with all its work, and the pool hears nothing of it.
+    #[allow(dead_code)]
+    pub fn get_on(&self) {
+        self.sim.synchronize_with(&self.sim.now(Run::handle(0)));
+    }
+
+    /// Is a block of that many bytes live there?
+    #[allow(dead_code)]
+    pub fn has(&self, at: u64, asked: u64) -> bool {
+        self.live.get(&at).is_some_and(|block| block.asked == asked)
+    }
+
+    /// Checks everything.
+    #[allow(dead_code)]
+    pub fn check_now(&self) {
+        self.check();
+    }
+
     /// Runs one step and checks everything.
     pub fn step(&mut self, op: &Op) {
         self.do_step(op);

@@ -149,6 +149,11 @@ impl Run {
         let align = align.max(256);
         assert_eq!(at % align, 0, "{at:#x} is not aligned to {align}");
         let bytes = self.pool.block_size(Addr(at)).expect("a live block");
+        self.enter_of(at, asked, bytes, place, touch);
+    }
+
+    /// The same for a block of so many bytes.
+    pub(super) fn enter_of(&mut self, at: u64, asked: u64, bytes: u64, place: u8, touch: bool) {
         assert!(bytes >= asked.max(1), "{asked} B asked for, {bytes} B given");
         let before = self.live.range(..at + bytes).next_back();
         assert!(

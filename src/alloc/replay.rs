@@ -1,0 +1,354 @@
+//! Rounds by heart. A program that does the same again makes the same calls, and each call gets the block that it got the last
+//! time. Once a round has come twice, by the number of its calls, the next one is recorded; if it ends with the very blocks in use
+//! that it began with, and no page was mapped or unmapped meanwhile, the calls that follow are answered from the *tape* as long as they are
+//! the same, and the books stay as they were when the round began.
+//!
+//! That is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
+//! are the pages behind their addresses. Everybody else comes through the lock of the books, and ends the replay before anything:
+//! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
+//! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
+//!
+//! Only where one stream is known, on which the pool can record events at any time, and one thread has caches: where calls of several come
+//! in another order each time there is nothing to be learned by heart.
+//!
+//! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
+//! No lock of its own: the heap's. The tape is read without one.
+
+use super::cache::Cache;
+use super::flush::Whose;
+use super::gate::Shut;
+use super::heap::{Block, Heap};
+use super::node::{Kind, NodeId};
+use super::order::COMMON;
+use super::recording::{Done, Extent, Recording};
+use super::rounds::{Calls, Rounds};
+use super::size::class_of;
+use super::tape::{Progress, Step, Tape};
+use crate::observe::stats::Stats;
+use std::sync::Arc;
+
+/// A round in which so much less is in use, of what is needed, is another one.
+const PART: u64 = 64;
+/// What was replayed so often was worth it.
+const WORTH: u64 = 8;
+/// After each round that was recorded in vain, or replayed less often, twice as many calls pass before the next is recorded, up to those of so
+/// many rounds (a power of two).
+const SELDOM: u32 = 12;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    #[default]
+    Watching,
+    Recording,
+    Replaying,
+}
+
+/// What is known of the program's rounds.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// What caches answer from.
+    pub tape: Arc<Tape>,
+    way: Way,
+    rounds: Rounds,
+    /// Whose calls are recorded or replayed, and what had been called when that began.
+    arena: u32,
+    begun: Calls,
+    recording: Recording,
+    /// Calls that pass before the next round is recorded.
+    not_before: u64,
+    failures: u32,
+}
+
+impl Replay {
+    /// Is nothing recorded or replayed?
+    #[inline(always)]
+    pub fn is_watching(&self) -> bool {
+        self.way == Way::Watching
+    }
+
+    /// Do the books lag behind?
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.way == Way::Replaying
+    }
+
+    /// A round of so many calls was recorded in vain.
+    fn failed(&mut self, now: Calls, round: u64) {
+        self.failures = (self.failures + 1).min(SELDOM);
+        self.not_before = now.all().saturating_add(round << self.failures);
+    }
+}
+
+impl Heap {
+    fn calls(&self) -> Calls {
+        Calls {
+            allocs: self.allocations(),
+            frees: self.frees(),
+        }
+    }
+
+    /// An allocation that the cache did not serve, and no tape: does a round begin?
+    #[inline(always)]
+    pub fn watch_rounds(&mut self, own: Option<&Arc<Cache>>) {
+        let least = self.stats.used.saturating_sub(self.most_kept());
+        if self
+            .replay
+            .rounds
+            .may_begin(self.stats.allocations, least, self.needed)
+        {
+            self.consider_round(own);
+        }
+    }
+
+    #[inline(never)]
+    fn consider_round(&mut self, own: Option<&Arc<Cache>>) {
+        let (used, now, made) = (self.used_now(), self.calls(), self.stats.allocations);
+        let before = self.replay.rounds.low();
+        let again = self.replay.rounds.sees(used, now, made, self.needed);
+        if self.replay.way == Way::Recording {
+            if before - self.replay.rounds.low().min(before) > self.needed / PART {
+                self.watch_anew(); // it was a part of a longer round
+            }
+            return;
+        }
+        let Some(round) = again else { return };
+        if now.all() >= self.replay.not_before
+            && let Some(own) = own
+            && self.may_tape(own)
+            && let Some(recording) = Recording::new(round)
+        {
+            (self.replay.way, self.replay.recording) = (Way::Recording, recording);
+            (self.replay.arena, self.replay.begun) = (own.arena, now);
+            self.shut_for_tape(true);
+        }
+    }
+
+    /// Is there nothing in sight by which the next round could differ without a call?
+    fn may_tape(&self, own: &Arc<Cache>) -> bool {
+        let alone = match own.arena {
+            COMMON => !self.has_streams(),
+            arena => self.is_alone(arena) && self.arena(arena).reach.is_some(),
+        };
+        alone
+            && !self.is_above_threshold()
+            && !self.is_crowded()
+            && self.caches().iter().all(|cache| cache.owner == own.owner)
+            && self.also_used.is_empty()
+            && self.limbo.is_empty()
+    }
+
+    /// What is recorded is of no use: something happened that is not on the tape.
+    fn spoil_tape(&mut self) {
+        if self.replay.way == Way::Recording {
+            self.stop_recording();
+        }
+    }
+
+    fn stop_recording(&mut self) {
+        let (now, round) = (self.calls(), self.replay.recording.round());
+        self.replay.failed(now, round);
+        self.watch_anew();
+    }
+
+    fn watch_anew(&mut self) {
+        (self.replay.way, self.replay.recording) = Default::default();
+        self.shut_for_tape(false);
+    }
+
+    /// Calls go by the tape, or no more. Whoever shuts the gates is the owner of all.
+    fn shut_for_tape(&self, shut: bool) {
+        for cache in self.caches() {
+            match shut {
+                true => cache.gate.shut(Shut::Taped),
+                false => cache.gate.open(Shut::Taped),
+            }
+        }
+    }
+
+    /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. With no cache of its stream it is
+    /// one that cannot be on the tape.
+    #[inline(never)]
+    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64) -> Option<u64> {
+        let own = own.filter(|own| own.arena == self.replay.arena);
+        if own.is_none() {
+            self.spoil_tape();
+        }
+        let own = own?;
+        if self.replay.way == Way::Recording {
+            self.consider_tape(own);
+        }
+        match self.replay.way {
+            Way::Watching => None,
+            Way::Recording if !own.gate.is_shut_only(Shut::Taped) => None,
+            Way::Recording => {
+                let at = own.take_inside(bytes, 0)?;
+                self.note_alloc(own, at, bytes);
+                Some(at)
+            }
+            Way::Replaying => own.replay_alloc(bytes),
+        }
+    }
+
+    /// Before a recorded allocation: can what was recorded be replayed?
+    fn consider_tape(&mut self, own: &Arc<Cache>) {
+        let recording = &mut self.replay.recording;
+        let whole = recording.is_whole(self.pages.changes);
+        if whole || !recording.goes_on() {
+            // others' calls are not on the tape
+            let made = recording.made();
+            let all = self.calls().since(self.replay.begun).all();
+            if !whole || all != made || !self.may_tape(own) {
+                return self.stop_recording();
+            }
+            // somebody may have come since
+            self.shut_for_tape(true);
+            let steps = self.replay.recording.steps();
+            self.replay.tape.begin(self.replay.arena, steps);
+            self.replay.way = Way::Replaying;
+        }
+    }
+
+    /// An allocation was served that is to be recorded.
+    pub fn note_alloc(&mut self, own: &Cache, at: u64, bytes: u64) {
+        if self.replay.way == Way::Recording && own.arena == self.replay.arena {
+            self.note(Step::Alloc { bytes, at }, at);
+        }
+    }
+
+    fn note(&mut self, step: Step, at: u64) {
+        let Ok(block) = self.find_block(at) else {
+            return; // whoever called will hear of it
+        };
+        let slab = match block {
+            Block::Large(_) => None,
+            Block::Small(slab, _) => Some(self.slabs.get(slab).base),
+        };
+        let bytes = self.block_bytes(block);
+        let changes = self.pages.changes;
+        self.replay.recording.note(step, Extent { bytes, slab }, changes);
+    }
+
+    /// As `alloc_taped`: gives the block's bytes if there is no more to be done.
+    #[inline(never)]
+    pub fn free_taped(&mut self, own: Option<&Arc<Cache>>, at: u64) -> Option<u64> {
+        let own = own.filter(|own| own.arena == self.replay.arena);
+        if own.is_none() {
+            self.spoil_tape();
+        }
+        let own = own?;
+        match self.replay.way {
+            Way::Watching => None,
+            Way::Recording => {
+                let bytes = self.block_bytes(self.find_block(at).ok()?);
+                self.note(Step::Free { bytes, at }, at);
+                let open = own.gate.is_shut_only(Shut::Taped);
+                open.then(|| own.keep_inside(at))?
+            }
+            Way::Replaying => own.replay_free(at),
+        }
+    }
+
+    /// Adds to the figures of the books what they know nothing of yet: where more is in use less is free. How long the longest extent
+    /// of that is nobody knows.
+    pub(super) fn add_replayed(&self, stats: &mut Stats) {
+        let progress = self.replay.tape.progress().unwrap_or_default();
+        let Done { calls, mut more } = self.replay.recording.done(progress);
+        stats.allocations = stats.allocations.wrapping_add(calls.allocs);
+        stats.hits = stats.hits.wrapping_add(calls.allocs);
+        stats.frees = stats.frees.wrapping_add(calls.frees);
+        stats.used = stats.used.wrapping_add_signed(more);
+        for part in [&mut stats.free, &mut stats.cached, &mut stats.idle] {
+            let left = part.saturating_add_signed(-more);
+            more -= *part as i64 - left as i64;
+            *part = left;
+        }
+    }
+
+    /// Ends the replay, if there is one: the books are right again.
+    #[inline(never)]
+    pub fn make_up(&mut self) {
+        let Some(progress) = self.replay.tape.end() else {
+            return;
+        };
+        let (arena, turn) = (self.replay.arena, self.turn());
+        let Done { calls, .. } = self.replay.recording.done(progress);
+        let part = Progress {
+            rounds: 0,
+            ..progress
+        };
+        let turns = self.replay.recording.done(part).calls.allocs;
+        let [gone, born] = self.replay.recording.difference(progress.steps);
+        self.replay.way = Way::Watching;
+        if progress != Progress::default() {
+            self.flush(Whose::All, |_| false);
+            self.use_all_free(arena);
+            for &(at, _) in &gone {
+                let block = self.find_block_to_free(at).expect("it was in use");
+                let ended = self.end(block).expect("it was in use");
+                self.free_ended(ended, arena, false);
+            }
+            self.flush_slabs();
+            for &(at, block) in &born {
+                self.place(at, block, arena);
+            }
+            let stats = &mut self.stats;
+            stats.allocations = stats.allocations.wrapping_add(calls.allocs);
+            stats.hits = stats.hits.wrapping_add(calls.allocs);
+            stats.frees = stats.frees.wrapping_add(calls.frees - gone.len() as u64);
+            self.rest.set_turn(self.allocations(), turn + turns);
+        }
+        let (now, round) = (self.calls(), self.replay.recording.round());
+        self.replay.rounds.forget(now);
+        match progress.rounds >= WORTH {
+            true => self.replay.failures = 0,
+            false => self.replay.failed(now, round),
+        }
+        self.watch_anew();
+        self.tune_caches();
+    }
+
+    /// All that is free may be in use by a stream's work up to now, in whatever mapping.
+    fn use_all_free(&mut self, stream: u32) {
+        if stream == COMMON {
+            return; // nothing is ever at work
+        }
+        let free = [COMMON, stream].map(|arena| {
+            self.arena(arena)
+                .bins
+                .descending(&self.space.nodes, 0)
+                .collect::<Vec<_>>()
+        });
+        let free: Vec<NodeId> = free.into_iter().flatten().collect();
+        for &id in &free {
+            self.pull_free(id);
+            self.space.nodes[id].kind = Kind::Busy;
+        }
+        self.arena_mut(stream).advance();
+        for id in free {
+            self.put_free(id, stream);
+        }
+        let seq = self.arena(stream).seq;
+        self.note_all_small(stream, seq);
+        self.pages.used_everywhere(stream, seq);
+    }
+
+    /// A block is live where nothing is.
+    fn place(&mut self, at: u64, block: Extent, stream: u32) {
+        let Extent { bytes, slab } = block;
+        match slab {
+            Some(base) => {
+                let class = class_of(bytes, 0).expect("a slab's");
+                self.place_small(at, base, class, stream);
+            }
+            None => {
+                let node = self.claim(at, bytes);
+                let seq = self.arena(stream).seq;
+                let node = &mut self.space.nodes[node];
+                (node.kind, node.owner, node.seq) = (Kind::Live, stream, seq);
+                self.set_used(self.stats.used + bytes);
+                self.directory.begin(at, bytes, stream != COMMON);
+            }
+        }
+        self.took(stream, bytes);
+    }
+}

@@ -1,0 +1,207 @@
+//! When does the program do the same again? A round begins where least is in use, and comes again if the next one has about as many calls:
+//! which call finds the least in use depends on what threads keep.
+//! Where as little is in use several times in a round it has parts, and comes again when the same parts do.
+//!
+//! No lock of its own: the heap's.
+
+/// The least in use is looked for in so many of the heap's allocations at least, and in as many as there were before.
+const SHORT: u64 = 256;
+const LONG: u64 = 1 << 16;
+/// A round has no more parts.
+const PARTS: usize = 16;
+/// It takes long until so many calls come twice: rounds of more are believed to when the least is in use again.
+const BELIEVED: u64 = 1 << 12;
+/// So small a part of what is needed is hardly anything.
+const HARDLY: u64 = 256;
+/// Two parts are alike if one has no more calls than the other but for so small a part.
+pub const ALIKE: u64 = 16;
+
+/// Allocations and frees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Allocations.
+    pub allocs: u64,
+    /// Frees.
+    pub frees: u64,
+}
+
+impl Calls {
+    /// Those that are not among these.
+    pub fn since(self, before: Calls) -> Calls {
+        Calls {
+            allocs: self.allocs.wrapping_sub(before.allocs),
+            frees: self.frees.wrapping_sub(before.frees),
+        }
+    }
+
+    /// Both.
+    pub fn all(self) -> u64 {
+        self.allocs.wrapping_add(self.frees)
+    }
+}
+
+/// What is known of them.
+#[derive(Debug)]
+pub struct Rounds {
+    /// The least in use at an allocation of late...
+    low: u64,
+    /// ...but not beyond so many of the heap's.
+    until: u64,
+    /// Clearly more was in use since.
+    left: bool,
+    /// All calls when a part began.
+    begun: Calls,
+    /// Calls of the latest parts, the last one first.
+    parts: Vec<u64>,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds {
+            low: u64::MAX,
+            until: 0,
+            left: false,
+            begun: Calls::default(),
+            parts: Vec::with_capacity(2 * PARTS),
+        }
+    }
+}
+
+fn alike(one: u64, other: u64) -> bool {
+    one.abs_diff(other) <= one.max(other) / ALIKE
+}
+
+impl Rounds {
+    /// So many allocations were the heap's, no less than so much may be in use, and the pool needs so much: may a part begin?
+    #[inline(always)]
+    pub fn may_begin(&mut self, made: u64, least: u64, needed: u64) -> bool {
+        let far = self.low.saturating_add(needed / HARDLY);
+        if least > far {
+            self.left = true;
+        }
+        least <= far || made >= self.until
+    }
+
+    /// The least in use of late.
+    pub fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// So much is in use, after so many calls. Gives the calls of the latest round, about, if it came twice, or is long.
+    pub fn sees(&mut self, used: u64, now: Calls, made: u64, needed: u64) -> Option<u64> {
+        let hardly = needed / HARDLY;
+        if used > self.low.saturating_add(hardly) {
+            self.left = true;
+            if made < self.until {
+                return None;
+            }
+            self.low = u64::MAX; // so little may never be in use again
+        }
+        if used < self.low {
+            let new = self.low - used > hardly;
+            self.low = used;
+            if new {
+                self.parts.clear();
+                self.begin(now, made);
+                return None;
+            }
+        }
+        if !self.left {
+            return None;
+        }
+        self.parts.truncate(2 * PARTS - 1);
+        self.parts.insert(0, now.since(self.begun).all());
+        self.begin(now, made);
+        let twice = |&count: &usize| (0..count).all(|part| alike(self.parts[part], self.parts[part + count]));
+        match (1..=self.parts.len() / 2).find(twice) {
+            Some(count) => Some(self.parts[..count].iter().sum()),
+            None => self.parts.first().copied().filter(|&part| part > BELIEVED),
+        }
+    }
+
+    fn begin(&mut self, now: Calls, made: u64) {
+        (self.begun, self.left) = (now, false);
+        self.until = made + made.clamp(SHORT, LONG);
+    }
+
+    /// Nothing is known of the latest calls.
+    pub fn forget(&mut self, now: Calls) {
+        self.parts.clear();
+        self.begun = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is seen of rounds whose allocations find so much in use.
+    fn see(rounds: &mut Rounds, used: &[u64], times: u64) -> Option<u64> {
+        let mut seen = None;
+        let mut made = rounds.begun.allocs;
+        for _ in 0..times {
+            for &used in used {
+                made += 1;
+                let now = Calls {
+                    allocs: made,
+                    frees: made,
+                };
+                seen = match rounds.may_begin(made, used, 100) {
+                    true => rounds.sees(used, now, made, 100).or(seen),
+                    false => seen,
+                };
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_round_is_seen_when_it_came_twice() {
+        let round = [5, 9, 7, 8];
+        assert_eq!(see(&mut Rounds::default(), &round, 2), None);
+        assert_eq!(see(&mut Rounds::default(), &round, 3), Some(8));
+    }
+
+    #[test]
+    fn a_round_of_parts_is_seen_as_a_whole() {
+        let mut rounds = Rounds::default();
+        assert_eq!(see(&mut rounds, &[5, 9, 5, 7, 8, 9], 8), Some(12));
+    }
+
+    /// The program begins with nothing, and keeps something for ever.
+    #[test]
+    fn a_low_that_never_comes_back_is_forgotten() {
+        let mut rounds = Rounds::default();
+        assert_eq!(see(&mut rounds, &[0], 1), None);
+        let seen = see(&mut rounds, &[50, 90, 70], 200);
+        assert_eq!(seen, Some(6));
+    }
+
+    /// What threads keep serves some of the first allocations, and not always the same.
+    #[test]
+    fn a_low_that_is_seen_now_earlier_and_now_later_is_one() {
+        let mut rounds = Rounds::default();
+        let (early, late) = ([1000, 1001, 9000, 7000], [1001, 9000, 7000, 9000]);
+        let mut made = 0;
+        let mut seen = None;
+        for round in 0..4 {
+            for used in if round % 2 == 0 { early } else { late } {
+                made += 20;
+                let now = Calls {
+                    allocs: made,
+                    frees: made,
+                };
+                if rounds.may_begin(made, used, 10_000) {
+                    seen = rounds.sees(used, now, made, 10_000).or(seen);
+                }
+            }
+        }
+        assert!(seen.is_some_and(|seen| alike(seen, 160)), "{seen:?}");
+    }
+
+    #[test]
+    fn what_never_comes_again_is_no_round() {
+        let used: Vec<u64> = (1..5000u64).map(|at| at * at % 5003).collect();
+        assert_eq!(see(&mut Rounds::default(), &used, 1), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! A round that comes again, call by call: where each allocation went, and what each free freed. As long as the program makes
+//! the same calls they are answered from here, without the books, which stay as they were when the round began
+//! (`replay` says when, and what follows a call that differs).
+//!
+//! A call is answered by one compare-and-swap, from the step it is to the next. Whoever ends the replay swaps the place for `OFF`
+//! and so knows which calls were answered: each of them was before that, or was not answered.
+//!
+//! (Placing blocks where a recorded run had them: Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep
+//! neural networks", 2018. What is recorded here is the pool's own answers, which have held before.)
+//!
+//! Invariant: steps change only while the place is `OFF`, under the heap's lock.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Steps of the longest round. (loom has few atomics.)
+pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 17 };
+const CHUNK: usize = if cfg!(loom) { 4 } else { 1 << 10 };
+
+/// Place: | replay 16 | rounds 24 | step 24 |. The number of the replay keeps a call that was held up from taking a step of a later
+/// one for its own.
+const STEP: u64 = (1 << 24) - 1;
+const ROUND: u64 = STEP + 1;
+const ROUNDS: u64 = STEP;
+const REPLAY: u64 = 1 << 48;
+const OFF: u64 = u64::MAX;
+
+/// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, and whether it is an allocation.
+const ALLOC: u64 = 1;
+const LAST: u64 = 2;
+const BYTES: u32 = 2;
+
+#[derive(Debug, Default)]
+struct Slot {
+    what: AtomicU64,
+    at: AtomicU64,
+}
+
+/// A call of the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes were asked for, and got at this address.
+    Alloc {
+        /// As asked for.
+        bytes: u64,
+        /// The block.
+        at: u64,
+    },
+    /// This block was freed.
+    Free {
+        /// Its bytes.
+        bytes: u64,
+        /// The block.
+        at: u64,
+    },
+}
+
+/// How far a replay came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whole rounds.
+    pub rounds: u64,
+    /// Steps of the next one.
+    pub steps: usize,
+}
+
+/// The round.
+#[derive(Debug)]
+pub struct Tape {
+    place: AtomicU64,
+    /// The stream's whose calls they are.
+    arena: AtomicU64,
+    /// Replays so far.
+    replays: AtomicU64,
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+}
+
+impl Default for Tape {
+    fn default() -> Tape {
+        Tape {
+            place: AtomicU64::new(OFF),
+            arena: AtomicU64::new(0),
+            replays: AtomicU64::new(0),
+            chunks: (0..STEPS / CHUNK).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+impl Tape {
+    /// The next call of the round, if it asks for so many bytes: where its block is.
+    #[inline(always)]
+    pub fn alloc(&self, arena: u32, bytes: u64) -> Option<u64> {
+        self.advance(arena, |what, at| {
+            (what & !LAST == bytes << BYTES | ALLOC).then_some(at)
+        })
+    }
+
+    /// The same if it frees that block: its bytes.
+    #[inline(always)]
+    pub fn free(&self, arena: u32, block: u64) -> Option<u64> {
+        self.advance(arena, |what, at| {
+            (what & ALLOC == 0 && at == block).then_some(what >> BYTES)
+        })
+    }
+
+    #[inline(always)]
+    fn advance<R>(&self, arena: u32, is_it: impl FnOnce(u64, u64) -> Option<R>) -> Option<R> {
+        let place = self.place.load(Ordering::Acquire);
+        if place == OFF || self.arena.load(Ordering::Relaxed) != u64::from(arena) {
+            return None;
+        }
+        let slot = self.slot((place & STEP) as usize)?;
+        let what = slot.what.load(Ordering::Relaxed);
+        let answer = is_it(what, slot.at.load(Ordering::Relaxed))?;
+        let next = match what & LAST {
+            0 => place + 1,
+            _ if (place / ROUND) & ROUNDS == ROUNDS => return None, // whoever ends it counts them
+            _ => (place & !STEP) + ROUND,
+        };
+        let answered = self
+            .place
+            .compare_exchange(place, next, Ordering::AcqRel, Ordering::Relaxed);
+        answered.ok().map(|_| answer)
+    }
+
+    #[inline(always)]
+    fn slot(&self, step: usize) -> Option<&Slot> {
+        self.chunks.get(step / CHUNK)?.get()?.get(step % CHUNK)
+    }
+
+    /// Has a replay begun, and not ended?
+    #[inline(always)]
+    pub fn is_on(&self) -> bool {
+        self.place.load(Ordering::Relaxed) != OFF
+    }
+
+    /// Begins to replay these calls of a stream.
+    pub fn begin(&self, arena: u32, steps: impl ExactSizeIterator<Item = Step>) {
+        let count = steps.len();
+        debug_assert!(!self.is_on() && count > 0 && count <= STEPS);
+        for (number, step) in steps.enumerate() {
+            let chunk =
+                self.chunks[number / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+            let last = if number + 1 == count { LAST } else { 0 };
+            let (what, at) = match step {
+                Step::Alloc { bytes, at } => (bytes << BYTES | ALLOC, at),
+                Step::Free { bytes, at } => (bytes << BYTES, at),
+            };
+            chunk[number % CHUNK].what.store(what | last, Ordering::Relaxed);
+            chunk[number % CHUNK].at.store(at, Ordering::Relaxed);
+        }
+        self.arena.store(arena.into(), Ordering::Relaxed);
+        let number = self.replays.load(Ordering::Relaxed) + 1;
+        self.replays.store(number, Ordering::Relaxed);
+        // the number of `OFF` is no replay's
+        self.place
+            .store(number % (OFF / REPLAY) * REPLAY, Ordering::Release);
+    }
+
+    /// How far the replay has come by now. None: there is none.
+    pub fn progress(&self) -> Option<Progress> {
+        Progress::at(self.place.load(Ordering::Acquire))
+    }
+
+    /// Ends the replay: no call is answered from now on. None: there was none.
+    pub fn end(&self) -> Option<Progress> {
+        Progress::at(self.place.swap(OFF, Ordering::AcqRel))
+    }
+}
+
+impl Progress {
+    fn at(place: u64) -> Option<Progress> {
+        (place != OFF).then_some(Progress {
+            rounds: (place / ROUND) & ROUNDS,
+            steps: (place & STEP) as usize,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARENA: u32 = 1;
+
+    fn tape() -> Tape {
+        let steps = [
+            Step::Alloc { bytes: 0, at: 512 },
+            Step::Alloc { bytes: 7, at: 1024 },
+            Step::Free { bytes: 256, at: 512 },
+            Step::Free { bytes: 256, at: 1024 },
+        ];
+        let tape = Tape::default();
+        tape.begin(ARENA, steps.into_iter());
+        tape
+    }
+
+    #[test]
+    fn the_same_calls_are_answered_round_after_round() {
+        let tape = tape();
+        for rounds in 0..3 {
+            assert_eq!(tape.alloc(ARENA, 0), Some(512));
+            assert_eq!(tape.alloc(ARENA, 7), Some(1024));
+            assert_eq!(tape.free(ARENA, 512), Some(256));
+            assert_eq!(tape.free(ARENA, 1024), Some(256), "{rounds}");
+        }
+        assert_eq!(tape.alloc(ARENA, 0), Some(512));
+        assert_eq!(tape.end(), Some(Progress { rounds: 3, steps: 1 }));
+        assert_eq!(tape.end(), None);
+        assert_eq!(tape.alloc(ARENA, 7), None, "it is off");
+    }
+
+    #[test]
+    fn a_call_that_differs_is_not_answered_and_changes_nothing() {
+        let tape = tape();
+        assert_eq!(tape.alloc(ARENA + 1, 0), None, "another stream's");
+        assert_eq!(tape.alloc(ARENA, 1), None, "another length");
+        assert_eq!(
+            tape.free(ARENA, 512),
+            None,
+            "a free where an allocation is to come"
+        );
+        assert_eq!(tape.alloc(ARENA, 0), Some(512));
+        assert_eq!(tape.alloc(ARENA, 7), Some(1024));
+        assert_eq!(tape.free(ARENA, 1024), None, "not its turn");
+        assert_eq!(
+            tape.alloc(ARENA, 0),
+            None,
+            "an allocation where a free is to come"
+        );
+        assert_eq!(tape.end(), Some(Progress { rounds: 0, steps: 2 }));
+    }
+}

@@ -1,0 +1,73 @@
+//! Calls that are recorded, or answered as in the round before (`alloc::replay`): what of that concerns the pool.
+//!
+//! Lock: the caller holds `heap`.
+
+use super::{Named, Pool, ThreadCache};
+use crate::alloc::heap::Heap;
+use crate::base::units::Addr;
+use crate::config::MemoryKind;
+use std::sync::atomic::Ordering;
+
+impl Pool {
+    /// Does the pool answer the program's calls as in the round before?
+    pub fn is_replaying(&self) -> bool {
+        self.tape.is_on()
+    }
+
+    /// May calls be recorded, to be answered like that?
+    #[inline(always)]
+    pub(super) fn may_tape(&self) -> bool {
+        self.importer.is_none() && self.config.memory != MemoryKind::Pinned
+    }
+
+    /// An allocation while calls are recorded or replayed.
+    #[cold]
+    pub(super) fn alloc_taped(
+        &self,
+        heap: &mut Heap,
+        own: Option<&ThreadCache>,
+        bytes: u64,
+        align: u64,
+        stream: &Named,
+    ) -> Option<Addr> {
+        if self.ended.load(Ordering::Relaxed) {
+            return None;
+        }
+        let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
+        let at = heap.alloc_taped(own.map(|own| &own.cache), bytes).map(Addr);
+        if at.is_none() && heap.replay.is_on() {
+            heap.make_up();
+        }
+        at
+    }
+
+    /// One was served that may have been recorded.
+    #[inline(always)]
+    pub(super) fn note_alloc(&self, heap: &mut Heap, own: Option<&ThreadCache>, at: u64, bytes: u64) {
+        if !heap.replay.is_watching()
+            && let Some(own) = own
+        {
+            heap.note_alloc(&own.cache, at, bytes);
+        }
+    }
+
+    /// A free while calls are recorded or replayed: the block's bytes if that is all there is to do.
+    #[cold]
+    pub(super) fn free_taped(
+        &self,
+        heap: &mut Heap,
+        own: Option<&ThreadCache>,
+        at: Addr,
+        stream: &Named,
+    ) -> Option<u64> {
+        if self.ended.load(Ordering::Relaxed) {
+            return None;
+        }
+        let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
+        let bytes = heap.free_taped(own.map(|own| &own.cache), at.0);
+        if bytes.is_none() && heap.replay.is_on() {
+            heap.make_up();
+        }
+        bytes
+    }
+}

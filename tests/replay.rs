@@ -1,0 +1,214 @@
+//! Rounds that come again are answered from the tape; whatever comes between, the books make up for it and are right, and no stream gets
+//! memory that another one's work may still use.
+
+mod common;
+
+use common::op::{Op, PLACES, Setup, random_op};
+use common::random::Random;
+use common::run::Run;
+use common::{K, M};
+
+/// Of programs that are disturbed.
+const SEEDS: u64 = 1000;
+
+/// A call of a round, and which of its blocks it is about.
+#[derive(Clone, Copy)]
+enum Call {
+    Alloc(usize),
+    Free(usize),
+}
+
+/// A round of one stream: what is allocated is freed in it.
+struct Round {
+    asked: Vec<u64>,
+    calls: Vec<Call>,
+}
+
+fn asked(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0..3 => random.below(32 * K),
+        3..5 => 32 * K + random.below(224 * K),
+        5..7 => 256 * K + random.below(4 * M),
+        _ => random.below(24 * M),
+    }
+}
+
+impl Round {
+    fn new(random: &mut Random, blocks: usize, most: usize) -> Round {
+        let asked: Vec<u64> = (0..blocks).map(|_| asked(random)).collect();
+        let (mut calls, mut live) = (Vec::new(), Vec::new());
+        for block in 0..blocks {
+            // the first one stays to the end, so that the round begins at one place only
+            while live.len() >= most || live.len() > 1 && random.one_in(3) {
+                let index = 1 + random.below(live.len() as u64 - 1) as usize;
+                calls.push(Call::Free(live.swap_remove(index)));
+            }
+            calls.push(Call::Alloc(block));
+            live.push(block);
+        }
+        calls.extend(live.into_iter().map(Call::Free));
+        Round { asked, calls }
+    }
+}
+
+/// Where the blocks of a round are, and how long they were the last time.
+struct Player {
+    at: Vec<u64>,
+    bytes: Vec<u64>,
+}
+
+impl Player {
+    fn new(round: &Round) -> Player {
+        Player {
+            at: vec![0; round.asked.len()],
+            bytes: vec![0; round.asked.len()],
+        }
+    }
+
+    fn play(&mut self, run: &mut Run, round: &Round, calls: std::ops::Range<usize>) {
+        for &call in &round.calls[calls] {
+            match call {
+                Call::Alloc(block) => {
+                    self.at[block] = run.alloc_quietly(round.asked[block], &mut self.bytes[block]);
+                }
+                // something else may have freed it, and got its place
+                Call::Free(block) if run.has(self.at[block], round.asked[block]) => {
+                    run.free_quietly(self.at[block]);
+                }
+                Call::Free(_) => {}
+            }
+        }
+    }
+}
+
+fn setup() -> Setup {
+    Setup {
+        declared: true,
+        ..Setup::default()
+    }
+}
+
+/// Something else that happens: often another stream asks for what is free, at once. If `alone` it is on the same stream, or on none.
+fn disturb(run: &mut Run, random: &mut Random, alone: bool) {
+    let mut op = match random.below(4) {
+        0 => Op::Batch {
+            sizes: (0..1 + random.below(3)).map(|_| asked(random)).collect(),
+            stream: 0,
+        },
+        1 => Op::Alloc {
+            bytes: asked(random),
+            align: 0,
+            stream: random.below(u64::from(PLACES)) as u8,
+            touch: true,
+        },
+        _ => random_op(random, run.blocks(), 30),
+    };
+    match &mut op {
+        Op::Alloc { stream, .. }
+        | Op::FreeOn { stream, .. }
+        | Op::Share { stream, .. }
+        | Op::Copy { stream, .. }
+        | Op::Batch { stream, .. }
+        | Op::FreeBatch { stream, .. }
+        | Op::Warmup { stream, .. }
+        | Op::Record { stream, .. }
+        | Op::Wait { stream, .. }
+            if alone =>
+        {
+            *stream = 0;
+        }
+        Op::Wrong { pick, .. } if alone => *pick = 0,
+        _ => {}
+    }
+    run.step(&op);
+}
+
+/// Plays until the pool answers from the tape.
+fn learn(run: &mut Run, player: &mut Player, round: &Round) -> bool {
+    (0..40).any(|_| {
+        player.play(run, round, 0..round.calls.len());
+        run.pool.is_replaying()
+    })
+}
+
+#[test]
+fn what_comes_again_is_answered_without_the_books() {
+    let mut learned = 0;
+    for seed in 0..40 {
+        let random = &mut Random(seed + 1);
+        let mut run = Run::new(&setup());
+        let round = Round::new(random, 150, 24);
+        let mut player = Player::new(&round);
+        if !learn(&mut run, &mut player, &round) {
+            continue;
+        }
+        learned += 1;
+        run.check_now();
+        let before = run.pool.stats().expect("stats");
+        let places = player.at.clone();
+        for _ in 0..5 {
+            let middle = random.below(round.calls.len() as u64) as usize;
+            player.play(&mut run, &round, 0..middle);
+            run.check_now();
+            assert!(run.pool.is_replaying(), "seed {seed}: who reads ends nothing");
+            player.play(&mut run, &round, middle..round.calls.len());
+            assert!(run.pool.is_replaying(), "seed {seed}");
+            assert_eq!(player.at, places);
+            run.get_on();
+        }
+        let after = run.pool.stats().expect("stats");
+        assert_eq!(after.driver_calls, before.driver_calls);
+        assert_eq!(after.misses, before.misses);
+        run.end();
+    }
+    assert!(learned >= 36, "{learned} of 40 rounds were learned");
+}
+
+/// At any step of a round, be it watched, recorded or replayed, something else happens; then everything is as if there were no replays.
+#[test]
+fn whatever_comes_between_finds_the_books_right() {
+    let mut replayed = 0;
+    for seed in 0..SEEDS {
+        let random = &mut Random(seed + 1000);
+        let mut run = Run::new(&Setup {
+            max_bytes: if random.one_in(4) { 200 * M } else { 0 },
+            slack: if random.one_in(2) { 0.01 } else { 0.1 },
+            mappings: if random.one_in(3) { 500 } else { 1 << 20 },
+            ..setup()
+        });
+        let (blocks, most) = (20 + random.below(60) as usize, 4 + random.below(16) as usize);
+        let round = Round::new(random, blocks, most);
+        let mut player = Player::new(&round);
+        let lasting: Vec<u64> = (0..random.below(6)).map(|_| asked(random)).collect();
+        for bytes in lasting {
+            run.alloc_quietly(bytes, &mut 0);
+        }
+        let alone = random.one_in(2);
+        for turn in 0..60 {
+            let step = random.below(round.calls.len() as u64) as usize;
+            player.play(&mut run, &round, 0..step);
+            // the more it has been left alone the likelier it is left alone
+            let seldom = match run.pool.is_replaying() {
+                true => 3,
+                false if turn < 10 => 8,
+                false => 24,
+            };
+            if random.one_in(seldom) {
+                replayed += usize::from(run.pool.is_replaying());
+                for _ in 0..1 + random.below(3) {
+                    disturb(&mut run, random, alone);
+                }
+                run.check_now();
+            }
+            player.play(&mut run, &round, step..round.calls.len());
+            match random.below(3) {
+                0 => {}
+                // the device gets on, and the pool hears of it or not
+                1 => run.get_on(),
+                _ => run.step(&Op::SyncStream { stream: 0 }),
+            }
+        }
+        run.end();
+    }
+    assert!(replayed >= SEEDS as usize, "{replayed} replays were disturbed");
+}
