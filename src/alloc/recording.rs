@@ -1,6 +1,12 @@
 //! The latest calls of the program, as many as a round has, and by which blocks what is in use now differs from what was in use before
 //! them. By none: then the round is *whole*, and may come again with the same blocks.
 //!
+//! How many calls a round has is known about, and found by looking for the latest ones among those so long ago: or twice as long,
+//! three times, four times, where rounds take turns (batches of several lengths).
+//!
+//! That the same places are in use is not enough: two blocks of a length may have changed places, and the next call frees one of them. So
+//! a block is told by the turn at which it came, too.
+//!
 //! The window slides: where a block that lasts from one round to the next has another place each time, rounds may be whole from
 //! another call on. If none is, the window is made twice as long: two blocks may take turns.
 //!
@@ -11,11 +17,11 @@ use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// So many times as many calls are recorded as the round has, in vain, until that is given up...
-const TRIES: usize = 4;
-/// ...and a window is no longer than so many rounds.
-const ROUNDS: usize = 2;
-
+/// So many times as many calls as a window has are recorded in vain until that is given up.
+const TRIES: usize = 3;
+/// So many rounds take turns at most, and so many blocks.
+const TURNS: usize = 4;
+const PLACES: usize = 2;
 /// Calls that are the same are part of the same round if so many in a row are.
 const LAST: usize = 64;
 
@@ -33,11 +39,16 @@ pub struct Extent {
     pub slab: Option<u64>,
 }
 
+/// A block came before anything was recorded.
+const BEFORE: usize = usize::MAX;
+
 /// A call, and the block that it is about.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     step: Step,
     block: Extent,
+    /// The call by which the block came.
+    came: usize,
     /// All calls noted before it, and the bytes that they left in use.
     before: Calls,
     more: i64,
@@ -63,13 +74,19 @@ pub struct Recording {
     round: usize,
     /// Notes that were made.
     made: usize,
-    /// How many calls a round has is known as well as it can be.
+    /// Notes when the window got its length.
+    since: usize,
+    /// How many calls a round has is known: they are so long ago.
     exact: bool,
+    /// They were not found after so many rounds.
+    turns: usize,
     /// Windows were whole, but pages were mapped.
     alike: bool,
-    /// Blocks that were in use before the window and are not now, and the other way round.
-    gone: FxHashMap<u64, Extent>,
-    born: FxHashMap<u64, Extent>,
+    /// By which calls blocks came that are in use.
+    came: FxHashMap<u64, usize>,
+    /// Blocks that were in use before the window and are not now, and the other way round, once its length is known; each with its turn.
+    gone: FxHashMap<u64, (Extent, usize)>,
+    born: FxHashMap<u64, (Extent, usize)>,
 }
 
 impl Recording {
@@ -89,15 +106,21 @@ impl Recording {
     fn most(&self) -> usize {
         match self.exact {
             true => self.window,
-            false => self.window + near(self.window) + 2 * LAST,
+            false => {
+                let about = (self.turns + 1) * self.round;
+                about + near(about) + 2 * LAST
+            }
         }
     }
 
     fn make_room(&mut self) {
         let most = self.most();
         self.notes.reserve(most + 1 - self.notes.len());
-        self.gone.reserve(most);
-        self.born.reserve(most);
+        self.came.reserve(most);
+        if self.exact {
+            self.gone.reserve(most);
+            self.born.reserve(most);
+        }
     }
 
     /// Notes a call. A block's free is noted before, and all else after it was done.
@@ -106,27 +129,54 @@ impl Recording {
             self.drop_oldest();
         }
         let Done { calls, more } = self.notes.back().map_or_else(Done::default, Note::after);
-        self.notes.push_back(Note {
+        let came = match step {
+            Step::Alloc { at, .. } => {
+                self.came.insert(at, self.made);
+                self.made
+            }
+            Step::Free { at, .. } => self.came.remove(&at).unwrap_or(BEFORE),
+        };
+        let note = Note {
             step,
             block,
+            came,
             before: calls,
             more,
             changes,
-        });
-        self.differ(step, block, false);
+        };
+        self.notes.push_back(note);
+        if self.exact {
+            self.differ(note, false);
+        }
         self.made += 1;
     }
 
     fn drop_oldest(&mut self) {
-        if let Some(oldest) = self.notes.pop_front() {
-            self.differ(oldest.step, oldest.block, true);
+        if let Some(oldest) = self.notes.pop_front()
+            && self.exact
+        {
+            self.differ(oldest, true);
         }
     }
 
-    /// How many calls ago was the same done as just now? About as many as a round was thought to have.
-    fn period(&self) -> Option<usize> {
+    /// The window has so many calls from now on.
+    fn set_window(&mut self, window: usize) {
+        (self.window, self.exact, self.since) = (window, true, self.made);
+        while self.notes.len() > window {
+            self.notes.pop_front();
+        }
+        self.make_room();
+        self.gone.clear();
+        self.born.clear();
+        for number in 0..self.notes.len() {
+            self.differ(self.notes[number], false);
+        }
+    }
+
+    /// How many calls ago was the same done as just now? About so many.
+    fn period(&self, about: usize) -> Option<usize> {
         let last = self.notes.len() - 1;
-        let (near, calls) = (near(self.round), LAST.min(self.round));
+        let calls = LAST.min(self.round);
         let same = |one: &Note, other: &Note| match (one.step, other.step) {
             (Step::Alloc { bytes, .. }, Step::Alloc { bytes: other, .. }) => bytes == other,
             (Step::Free { .. }, Step::Free { .. }) => one.block.bytes == other.block.bytes,
@@ -139,13 +189,13 @@ impl Recording {
                 .all(|at| at >= ago && same(&self.notes[at], &self.notes[at - ago]))
         };
         // what was thought first, then what is more and less
-        let near = (0..=near).flat_map(|off| [self.round + off, self.round.saturating_sub(off)]);
+        let near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
         near.filter(|&ago| ago > 0).find(matches)
     }
 
     /// Before an allocation: is the window whole, and were the mappings all the time as they are now?
     pub fn is_whole(&mut self, changes: u64) -> bool {
-        let full = self.notes.len() == self.window;
+        let full = self.exact && self.notes.len() == self.window;
         if !full || !self.gone.is_empty() || !self.born.is_empty() {
             return false;
         }
@@ -155,23 +205,35 @@ impl Recording {
 
     /// Is it worth recording more?
     pub fn goes_on(&mut self) -> bool {
-        if !self.exact && self.notes.len() >= self.round + near(self.round) + LAST.min(self.round) {
-            let Some(period) = self.period() else {
-                return false;
-            };
-            (self.window, self.round, self.exact) = (period, period, true);
-            while self.notes.len() > period {
-                self.drop_oldest();
-            }
+        if !self.exact {
+            return self.finds_period();
         }
-        if self.exact && self.made >= 2 * self.window && !self.alike {
+        if self.made >= self.since + TRIES * self.window {
             let window = 2 * self.window;
-            if window <= (ROUNDS * self.round).min(STEPS) {
-                self.window = window;
-                self.make_room();
+            if self.alike || window > (PLACES * self.round).min(STEPS) {
+                return false;
             }
+            self.set_window(window);
         }
-        self.made < TRIES * self.round
+        true
+    }
+
+    /// False: it is not to be found.
+    fn finds_period(&mut self) -> bool {
+        let about = (self.turns + 1) * self.round;
+        if self.notes.len() < about + near(about) + LAST.min(self.round) {
+            return true;
+        }
+        let Some(period) = self.period(about) else {
+            self.turns += 1;
+            self.make_room();
+            return self.turns < TURNS && about + self.round <= STEPS;
+        };
+        if period <= STEPS {
+            self.round = period;
+            self.set_window(period);
+        }
+        self.exact
     }
 
     /// Calls of a round.
@@ -190,11 +252,16 @@ impl Recording {
     }
 
     /// A call has brought a block into use or out of it: now, or before the window.
-    fn differ(&mut self, step: Step, block: Extent, before: bool) {
-        let (at, comes) = match step {
+    fn differ(&mut self, note: Note, before: bool) {
+        let (at, comes) = match note.step {
             Step::Alloc { at, .. } => (at, !before),
             Step::Free { at, .. } => (at, before),
         };
+        let turn = match note.came {
+            BEFORE => BEFORE,
+            came => came % self.window,
+        };
+        let block = (note.block, turn);
         let (out, into) = match comes {
             true => (&mut self.gone, &mut self.born),
             false => (&mut self.born, &mut self.gone),
@@ -233,11 +300,10 @@ impl Recording {
     /// Blocks that are in use before the first call of a whole window and not before that one, and the other way round, by address.
     pub fn difference(&mut self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
         for number in 0..steps {
-            let Note { step, block, .. } = self.notes[number];
-            self.differ(step, block, false);
+            self.differ(self.notes[number], false);
         }
         [&mut self.gone, &mut self.born].map(|blocks| {
-            let mut blocks: Vec<(u64, Extent)> = blocks.drain().collect();
+            let mut blocks: Vec<(u64, Extent)> = blocks.drain().map(|(at, block)| (at, block.0)).collect();
             blocks.sort_unstable_by_key(|block| block.0);
             blocks
         })
@@ -307,13 +373,31 @@ mod tests {
         );
     }
 
+    /// Two blocks of a length that change places: the places in use are the same, and yet the next free is of another one.
+    #[test]
+    fn blocks_that_change_places_are_not_the_same() {
+        let mut recording = Recording::new(4).expect("short");
+        let mut whole = Vec::new();
+        // each round frees both, and gets them again the other way round
+        let (mut one, mut other) = (1, 2);
+        for _ in 0..8 {
+            free(&mut recording, one);
+            whole.push(alloc(&mut recording, one));
+            free(&mut recording, other);
+            whole.push(alloc(&mut recording, other));
+            std::mem::swap(&mut one, &mut other);
+        }
+        let first = whole.iter().position(|&whole| whole);
+        assert!(first.is_none_or(|_| recording.window == 8), "{whole:?}");
+    }
+
     #[test]
     fn blocks_that_take_turns_are_found_in_a_window_of_two_rounds() {
         let mut recording = Recording::new(2).expect("short");
         // the next one comes before the last one goes: 1, 2, 1, 2
         alloc(&mut recording, 1);
         let mut whole = None;
-        for call in 0..6 {
+        for call in 0..12 {
             let (next, last) = if call % 2 == 0 { (2, 1) } else { (1, 2) };
             let steps = recording.steps().len();
             if alloc(&mut recording, next) {
@@ -324,31 +408,37 @@ mod tests {
         assert_eq!(whole, Some(4));
     }
 
-    #[test]
-    fn a_round_of_about_so_many_calls_is_found_as_it_is() {
-        let mut recording = Recording::new(100).expect("short");
-        let mut whole = None;
-        let mut call = 0;
-        while whole.is_none() {
-            // 52 blocks of as many lengths
-            let bytes = call % 52;
+    /// Rounds of so many calls, thought to have about as many, in which blocks of some lengths come and go. How many calls the window
+    /// has that is whole.
+    fn found(about: u64, lengths: u64) -> Option<usize> {
+        let mut recording = Recording::new(about).expect("short");
+        for call in 0..1000 {
             if recording.is_whole(0) {
-                whole = Some(recording.steps().len());
+                return Some(recording.steps().len());
             }
-            assert!(whole.is_some() || recording.goes_on());
+            if !recording.goes_on() {
+                return None;
+            }
+            let bytes = call % lengths;
             recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
             recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
-            call += 1;
         }
-        // after a hundred calls nothing is in use, either
-        assert!(whole == Some(100) || whole == Some(104), "{whole:?}");
+        None
+    }
+
+    #[test]
+    fn how_many_calls_a_round_has_is_found() {
+        assert_eq!(found(104, 52), Some(104));
+        assert_eq!(found(100, 52), Some(104), "about so many");
+        assert_eq!(found(104, 3 * 52), Some(3 * 104), "rounds take turns");
+        assert_eq!(found(104, 1000), None, "nothing comes again");
     }
 
     #[test]
     fn a_window_in_which_pages_were_mapped_is_not_whole() {
         let mut recording = Recording::new(2).expect("short");
-        for changes in [0, 1] {
-            assert!(!recording.is_whole(1));
+        for changes in [0, 0, 1] {
+            assert!(!recording.is_whole(1) && recording.goes_on());
             recording.note(Step::Alloc { bytes: 1, at: 1 }, BLOCK, changes);
             recording.note(Step::Free { bytes: 512, at: 1 }, BLOCK, changes);
         }
@@ -358,11 +448,13 @@ mod tests {
     #[test]
     fn what_was_done_is_counted_and_differs_by_the_blocks_of_the_last_round() {
         let mut recording = Recording::new(4).expect("short");
-        alloc(&mut recording, 1);
-        alloc(&mut recording, 2);
-        free(&mut recording, 1);
-        free(&mut recording, 2);
-        assert!(recording.is_whole(0));
+        for _ in 0..2 {
+            alloc(&mut recording, 1);
+            alloc(&mut recording, 2);
+            free(&mut recording, 1);
+            free(&mut recording, 2);
+        }
+        assert!(recording.goes_on() && recording.is_whole(0));
         let progress = Progress { rounds: 2, steps: 3 };
         let done = recording.done(progress);
         let calls = Calls { allocs: 6, frees: 5 };

@@ -192,8 +192,9 @@ impl Heap {
     /// Before a recorded allocation: can what was recorded be replayed?
     fn consider_tape(&mut self, own: &Arc<Cache>) {
         let recording = &mut self.replay.recording;
-        let whole = recording.is_whole(self.pages.changes);
-        if whole || !recording.goes_on() {
+        let goes_on = recording.goes_on();
+        let whole = goes_on && recording.is_whole(self.pages.changes);
+        if whole || !goes_on {
             // others' calls are not on the tape
             let made = recording.made();
             let all = self.calls().since(self.replay.begun).all();
@@ -211,14 +212,12 @@ impl Heap {
     /// An allocation was served that is to be recorded.
     pub fn note_alloc(&mut self, own: &Cache, at: u64, bytes: u64) {
         if self.replay.way == Way::Recording && own.arena == self.replay.arena {
-            self.note(Step::Alloc { bytes, at }, at);
+            let block = self.find_block(at).expect("it was handed out");
+            self.note(Step::Alloc { bytes, at }, block);
         }
     }
 
-    fn note(&mut self, step: Step, at: u64) {
-        let Ok(block) = self.find_block(at) else {
-            return; // whoever called will hear of it
-        };
+    fn note(&mut self, step: Step, block: Block) {
         let slab = match block {
             Block::Large(_) => None,
             Block::Small(slab, _) => Some(self.slabs.get(slab).base),
@@ -239,8 +238,10 @@ impl Heap {
         match self.replay.way {
             Way::Watching => None,
             Way::Recording => {
-                let bytes = self.block_bytes(self.find_block(at).ok()?);
-                self.note(Step::Free { bytes, at }, at);
+                // whoever frees what is no block will hear of it
+                let block = self.find_block(at).ok()?;
+                let bytes = self.block_bytes(block);
+                self.note(Step::Free { bytes, at }, block);
                 let open = own.gate.is_shut_only(Shut::Taped);
                 open.then(|| own.keep_inside(at))?
             }

@@ -267,7 +267,8 @@ fn alloc_beside(
 
 /// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
 /// now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
-/// reserved is above the release threshold and memory is given back; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
+/// reserved is above the release threshold and memory is given back, or calls were answered as in the round before and this is the
+/// first that differs; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
 /// left to do.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;

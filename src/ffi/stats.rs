@@ -32,7 +32,7 @@ pub struct weir_pool_stats {
     pub pending_bytes: u64,
     /// Bytes of memory that is in no usable address range just now.
     pub idle_bytes: u64,
-    /// Bytes of the largest contiguous free extent.
+    /// Bytes of the largest contiguous free extent; while calls are answered as in the round before, those that it had when that began.
     pub largest_free_bytes: u64,
     /// Blocks ever allocated.
     pub allocations: u64,

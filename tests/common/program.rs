@@ -3,6 +3,7 @@
 use super::op::{EVENTS, Op, PLACES, STREAMS, Setup};
 use super::run::Run;
 use super::{M, Pages};
+use std::collections::HashMap;
 use std::sync::Arc;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
@@ -308,18 +309,19 @@ impl Run {
         }
     }
 
-    /// One call of a round that may be replayed, on the first stream: to ask for anything would end that. `bytes`: those of the block the
-    /// last time; so they are now if nobody knows.
+    /// One call of a round that may be replayed, on the first stream: to ask how long the block is would end that. So it is as long as it was
+    /// there the last time.
     #[allow(dead_code)] // of rounds
-    pub fn alloc_quietly(&mut self, asked: u64, bytes: &mut u64) -> u64 {
+    pub fn alloc_quietly(&mut self, asked: u64, lengths: &mut HashMap<(u64, u64), u64>) -> u64 {
         let handle = Run::handle(0);
         let sim = Arc::clone(&self.sim);
         let at = sim.naming(&[handle], || self.served(asked, 0, handle, 0));
         let at = at.expect("memory").0;
         if !self.pool.is_replaying() {
-            *bytes = self.pool.block_size(Addr(at)).expect("a live block");
+            let bytes = self.pool.block_size(Addr(at)).expect("a live block");
+            lengths.insert((at, asked), bytes);
         }
-        self.enter_of(at, asked, *bytes, 0, true);
+        self.enter_of(at, asked, lengths[&(at, asked)], 0, true);
         at
     }
 
