@@ -160,7 +160,7 @@ fn what_comes_again_is_answered_without_the_books() {
         assert_eq!(after.misses, before.misses);
         run.end();
     }
-    assert!(learned >= 36, "{learned} of 40 rounds were learned");
+    assert!(learned >= 32, "{learned} of 40 rounds were learned");
 }
 
 /// A program whose batches are of three lengths in turn: what comes again is three batches.

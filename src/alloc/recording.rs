@@ -21,6 +21,8 @@ use std::collections::VecDeque;
 const TRIES: usize = 3;
 /// So many rounds take turns at most, and so many blocks.
 const TURNS: usize = 4;
+/// ...unless they are so many calls together.
+const MANY: usize = 1 << 13;
 const PLACES: usize = 2;
 /// Calls that are the same are part of the same round if so many in a row are.
 const LAST: usize = 64;
@@ -227,12 +229,17 @@ impl Recording {
         let Some(period) = self.period(about) else {
             self.turns += 1;
             self.make_room();
-            return self.turns < TURNS && about + self.round <= STEPS;
+            return self.turns < TURNS && about + self.round <= MANY;
         };
         if period <= STEPS {
             self.round = period;
             self.set_window(period);
         }
+        self.exact
+    }
+
+    /// Is it known how many calls a round has?
+    pub fn has_period(&self) -> bool {
         self.exact
     }
 

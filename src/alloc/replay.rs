@@ -21,7 +21,7 @@ use super::heap::{Block, Heap};
 use super::node::{Kind, NodeId};
 use super::order::COMMON;
 use super::recording::{Done, Extent, Recording};
-use super::rounds::{Calls, Rounds};
+use super::rounds::{Calls, Rounds, alike};
 use super::size::class_of;
 use super::tape::{Progress, Step, Tape};
 use crate::observe::stats::Stats;
@@ -31,9 +31,11 @@ use std::sync::Arc;
 const PART: u64 = 64;
 /// What was replayed so often was worth it.
 const WORTH: u64 = 8;
-/// After each round that was recorded in vain, or replayed less often, twice as many calls pass before the next is recorded, up to those of so
-/// many rounds (a power of two).
+/// After each round that was recorded in vain, or replayed less often, twice as many calls pass before one as long is recorded, up to those
+/// of so many rounds (a power of two).
 const SELDOM: u32 = 12;
+/// Where nothing comes again no more than this part of all calls is recorded, but for the first time.
+const WASTE: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
@@ -54,9 +56,12 @@ pub struct Replay {
     arena: u32,
     begun: Calls,
     recording: Recording,
-    /// Calls that pass before the next round is recorded.
-    not_before: u64,
+    /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.
+    failed: u64,
     failures: u32,
+    not_before: u64,
+    /// Calls that were recorded where there was no round at all.
+    wasted: u64,
 }
 
 impl Replay {
@@ -72,9 +77,18 @@ impl Replay {
         self.way == Way::Replaying
     }
 
-    /// A round of so many calls was recorded in vain.
+    fn is_worth_recording(&self, round: u64, now: Calls) -> bool {
+        let known = alike(round, self.failed);
+        self.wasted <= now.all() / WASTE && (!known || now.all() >= self.not_before)
+    }
+
+    /// A round of so many calls was recorded in vain, or replayed hardly.
     fn failed(&mut self, now: Calls, round: u64) {
-        self.failures = (self.failures + 1).min(SELDOM);
+        self.failures = match alike(round, self.failed) {
+            true => (self.failures + 1).min(SELDOM),
+            false => 1,
+        };
+        self.failed = round;
         self.not_before = now.all().saturating_add(round << self.failures);
     }
 }
@@ -112,7 +126,7 @@ impl Heap {
             return;
         }
         let Some(round) = again else { return };
-        if now.all() >= self.replay.not_before
+        if self.replay.is_worth_recording(round, now)
             && let Some(own) = own
             && self.may_tape(own)
             && let Some(recording) = Recording::new(round)
@@ -145,8 +159,11 @@ impl Heap {
     }
 
     fn stop_recording(&mut self) {
-        let (now, round) = (self.calls(), self.replay.recording.round());
-        self.replay.failed(now, round);
+        let (now, recording) = (self.calls(), &self.replay.recording);
+        match recording.has_period() {
+            true => self.replay.failed(now, recording.round()),
+            false => self.replay.wasted += recording.made(),
+        }
         self.watch_anew();
     }
 

@@ -67,7 +67,8 @@ impl Default for Rounds {
     }
 }
 
-fn alike(one: u64, other: u64) -> bool {
+/// Are there about as many of these as of those?
+pub fn alike(one: u64, other: u64) -> bool {
     one.abs_diff(other) <= one.max(other) / ALIKE
 }
 
