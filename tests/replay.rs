@@ -6,8 +6,14 @@ mod common;
 use common::op::{Op, PLACES, Setup, random_op};
 use common::random::Random;
 use common::run::Run;
-use common::{K, M};
-use std::collections::HashMap;
+use common::{K, M, Pages};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir::backend::counting::Counting;
+use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
+use weir::pool::Pool;
 
 /// Of programs that are disturbed.
 const SEEDS: u64 = 1000;
@@ -188,6 +194,88 @@ fn rounds_that_take_turns_are_learned_together() {
     run.end();
 }
 
+/// Others come at any moment, while the owner's calls are answered: nobody ever has a block that overlaps another one's.
+#[test]
+fn others_may_come_at_any_moment() {
+    const OWN: StreamHandle = StreamHandle(1);
+    const OTHER: StreamHandle = StreamHandle(2);
+    let pool = Pool::new(
+        Config {
+            declared_streams: true,
+            ..common::config()
+        },
+        Counting::new(true),
+    )
+    .expect("a pool");
+    let live = Mutex::new(BTreeMap::new());
+    let enter = |at: Addr, bytes: u64| {
+        let mut live = live.lock().expect("no panic");
+        let before = live.range(..at.0 + bytes.max(1)).next_back();
+        let apart = before.is_none_or(|(&other, &len)| other + len <= at.0);
+        assert!(apart, "{bytes} B at {at:?} overlap {before:?}");
+        live.insert(at.0, bytes.max(1));
+    };
+    let leave = |at: Addr| {
+        live.lock().expect("no panic").remove(&at.0);
+    };
+    let replayed = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cache = pool.open_cache(OWN).expect("a cache");
+            let round = Round::new(&mut Random(7), 120, 20);
+            let mut at = vec![Addr(0); round.asked.len()];
+            for _ in 0..20_000 {
+                for &call in &round.calls {
+                    match call {
+                        Call::Alloc(block) => {
+                            let bytes = round.asked[block];
+                            let kept = cache.alloc_again(bytes).or_else(|| cache.alloc(bytes, 0));
+                            at[block] = kept.unwrap_or_else(|| {
+                                pool.alloc_beside(Some(&cache), bytes, 0, OWN).expect("memory")
+                            });
+                            enter(at[block], bytes);
+                        }
+                        Call::Free(block) => {
+                            leave(at[block]);
+                            let kept = cache.free_again(at[block]).or_else(|| cache.free(at[block]));
+                            if kept.is_none() {
+                                pool.free_beside(Some(&cache), at[block], OWN).expect("live");
+                            }
+                        }
+                    }
+                }
+                replayed.fetch_add(u64::from(pool.is_replaying()), Ordering::Relaxed);
+            }
+            pool.close_cache(&cache);
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut random = Random(8);
+        while !done.load(Ordering::Relaxed) {
+            // long enough for a round to be learned again, mostly
+            std::thread::sleep(std::time::Duration::from_micros(random.below(4000)));
+            match random.below(4) {
+                0 => drop(pool.stats().expect("stats")),
+                1 => pool.trim(0).expect("a trim"),
+                2 => pool.validate(),
+                _ => {
+                    let bytes = asked(&mut random);
+                    let block = pool.alloc(bytes, 0, OTHER).expect("memory");
+                    enter(block, bytes);
+                    leave(block);
+                    pool.free(block, OTHER).expect("live");
+                    // so that the stream is forgotten
+                    let mark = pool.mark_all();
+                    pool.synchronized(mark);
+                }
+            }
+        }
+    });
+    let replayed = replayed.load(Ordering::Relaxed);
+    assert!(replayed > 0);
+    assert_eq!(pool.end().blocks, 0);
+}
+
 /// At any step of a round, be it watched, recorded or replayed, something else happens; then everything is as if there were no replays.
 #[test]
 fn whatever_comes_between_finds_the_books_right() {
@@ -198,6 +286,11 @@ fn whatever_comes_between_finds_the_books_right() {
             max_bytes: if random.one_in(4) { 200 * M } else { 0 },
             slack: if random.one_in(2) { 0.01 } else { 0.1 },
             mappings: if random.one_in(3) { 500 } else { 1 << 20 },
+            pages: match random.below(6) {
+                0 => Pages::Apart,
+                1 => Pages::Placed,
+                _ => Pages::Movable,
+            },
             ..setup()
         });
         let (blocks, most) = (20 + random.below(60) as usize, 4 + random.below(16) as usize);

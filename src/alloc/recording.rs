@@ -92,9 +92,11 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of rounds of so many calls; none if they are too long.
+    /// Of rounds of so many calls; none if they are too long, or of none.
     pub fn new(round: u64) -> Option<Recording> {
-        let round = usize::try_from(round).ok().filter(|&round| round <= STEPS)?;
+        let round = usize::try_from(round)
+            .ok()
+            .filter(|round| (1..=STEPS).contains(round))?;
         let mut recording = Recording {
             window: round,
             round,

@@ -1,7 +1,7 @@
 //! Rounds by heart. A program that does the same again makes the same calls, and each call gets the block that it got the last
-//! time. Once a round has come twice, by the number of its calls, the next one is recorded; if it ends with the very blocks in use
-//! that it began with, and no page was mapped or unmapped meanwhile, the calls that follow are answered from the *tape* as long as they are
-//! the same, and the books stay as they were when the round began.
+//! time. Once a round has come twice, by the number of its calls (`rounds`), the next one is recorded (`recording`); if it ends with the
+//! very blocks in use that it began with, and no page was mapped or unmapped meanwhile, the calls that follow are answered from the *tape*
+//! as long as they are the same, and the books stay as they were when the round began.
 //!
 //! That is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
 //! are the pages behind their addresses. Everybody else comes through the lock of the books, and ends the replay before anything:
@@ -77,6 +77,7 @@ impl Replay {
         self.way == Way::Replaying
     }
 
+    /// Is it, after so many calls, a round of about so many?
     fn is_worth_recording(&self, round: u64, now: Calls) -> bool {
         let known = alike(round, self.failed);
         self.wasted <= now.all() / WASTE && (!known || now.all() >= self.not_before)
