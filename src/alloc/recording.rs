@@ -19,10 +19,11 @@ use std::collections::VecDeque;
 
 /// So many times as many calls as a window has are recorded in vain until that is given up.
 const TRIES: usize = 3;
-/// So many rounds take turns at most, and so many blocks.
+/// So many rounds take turns at most...
 const TURNS: usize = 4;
-/// ...unless they are so many calls together.
+/// ...and of no more calls together, unless there is one.
 const MANY: usize = 1 << 13;
+/// So many blocks that last take turns at most.
 const PLACES: usize = 2;
 /// Calls that are the same are part of the same round if so many in a row are.
 const LAST: usize = 64;
