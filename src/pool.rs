@@ -265,7 +265,8 @@ impl Pool {
             heap = self.look_for_shorter(*stream)?;
             index = index_for_alloc(&mut heap, *stream);
         }
-        if let Some(at) = heap.alloc(bytes, align, index) {
+        let before = self.alloc_before(&mut heap, own, bytes, align);
+        if let Some(at) = before.or_else(|| heap.alloc(bytes, align, index)) {
             heap.stats.hits += 1;
             self.note_alloc(&mut heap, own, at, bytes);
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
@@ -510,9 +511,7 @@ impl Pool {
 
     /// The size of the live block that starts at `at`, if this pool has one there.
     pub fn block_size(&self, at: Addr) -> Option<u64> {
-        let heap = self.books().ok()?;
-        let block = heap.find_block(at.0).ok()?;
-        Some(heap.block_bytes(block))
+        self.books_to_read().ok()?.bytes_at(at.0)
     }
 
     /// Does this address lie in the pool's address ranges?

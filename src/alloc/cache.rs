@@ -149,6 +149,15 @@ impl Cache {
         Some(self.hand_out(begun))
     }
 
+    /// The same if it keeps this very block, and not far down its list.
+    pub fn take_this(&self, at: u64, piece: Piece) -> Option<u64> {
+        let kept = self.lists.pop_this(at, piece)?;
+        Some(self.hand_out(match kept.piece {
+            Piece::Small { class } => self.begin_small(class, kept),
+            Piece::Large { grains } => self.begin_larger(Larger { at, grains }),
+        }))
+    }
+
     /// The same where it may only be a slab's block. Nothing in it can fail.
     #[inline(always)]
     pub fn take_small(&self, bytes: u64) -> Option<u64> {
@@ -487,15 +496,40 @@ mod tests {
     use super::super::directory::CELL;
     use super::*;
 
-    #[test]
-    fn what_is_put_back_was_never_the_least_that_was_kept() {
-        let (at, arena, bytes) = (1 << 30, 1, 2 * CELL);
+    /// An empty cache, with room for so many bytes, and a live block of as many from an address on.
+    fn cache(at: u64, bytes: u64) -> Cache {
+        let arena = 1;
         let directory = Directory::new().expect("addresses");
         directory.cover(at, bytes).expect("room");
         directory.begin(at, bytes, false);
         let mut cache = Cache::new(directory, Arc::default());
         cache.assign(ThreadId(1), StreamHandle(1), arena, Arc::default());
         cache.set_limits(2 * bytes, bytes);
+        cache
+    }
+
+    #[test]
+    fn a_certain_block_is_taken_only_if_it_is_as_long() {
+        let (at, bytes) = (1 << 30, 2 * CELL);
+        let cache = cache(at, bytes);
+        assert_eq!(cache.keep(at), Some(bytes));
+        let piece = |bytes| Piece::Large {
+            grains: bytes / GRAIN,
+        };
+        assert_eq!(
+            cache.take_this(at, piece(bytes + GRAIN)),
+            None,
+            "it is on the same list"
+        );
+        assert_eq!(cache.take_this(at + CELL, piece(bytes)), None);
+        assert_eq!(cache.take_this(at, piece(bytes)), Some(at));
+        assert_eq!((cache.count(), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_put_back_was_never_the_least_that_was_kept() {
+        let (at, bytes) = (1 << 30, 2 * CELL);
+        let cache = cache(at, bytes);
         assert_eq!(cache.keep(at), Some(bytes));
         // the heap looks, and then it is put back
         assert_eq!((cache.take_low(), cache.bytes()), (0, bytes));

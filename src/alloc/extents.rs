@@ -13,6 +13,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL, Node, NodeId, Nodes};
 use super::order::{Arena, COMMON};
 use super::size::{GRAIN, round_up};
+use super::space::Found;
 
 impl Heap {
     /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
@@ -65,6 +66,16 @@ impl Heap {
                 own
             }),
         }
+    }
+
+    /// Cuts these very bytes out of an extent, if all of them are in one that is free for `stream`.
+    pub fn cut_at(&mut self, at: u64, len: u64, stream: u32) -> Option<NodeId> {
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+            return None;
+        };
+        let node = &self.space.nodes[id];
+        let free = node.kind == Kind::Free && [stream, COMMON].contains(&node.owner);
+        (free && at + len <= node.end()).then(|| self.cut_free(id, at, at + len))
     }
 
     /// Cuts `len` bytes aligned to `align` out of a free extent that holds them.

@@ -534,6 +534,7 @@ impl Heap {
 
     /// The peak becomes what is in use now.
     pub fn reset_used_peak(&mut self) {
+        self.spoil_tape(); // the peak may be before, and come again
         for cache in &self.caches.all {
             cache.take_low();
         }

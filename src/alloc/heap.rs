@@ -12,9 +12,10 @@ use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
 use super::limbo::{Limbo, Users};
-use super::node::{Kind, NodeId};
+use super::node::{Kind, Node, NodeId};
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
+use super::recording::Extent;
 use super::replay::Replay;
 use super::rest::Rest;
 use super::sharing::Sharing;
@@ -176,11 +177,31 @@ impl Heap {
             Some(class) => self.alloc_small(class, stream)?,
             None => self.alloc_large(bytes, align, stream)?,
         };
+        self.count_alloc(at, before, stream);
+        Some(at)
+    }
+
+    /// The same if this very place is free for `stream`.
+    pub fn alloc_at(&mut self, at: u64, block: Extent, stream: u32) -> Option<u64> {
+        let before = self.stats.used;
+        match block.slab {
+            Some(base) => self.alloc_small_at(at, base, block.bytes, stream)?,
+            None => {
+                let id = self.wake_at(at, block.bytes, stream)?;
+                self.begin_large(id)
+            }
+        };
+        self.count_alloc(at, before, stream);
+        Some(at)
+    }
+
+    /// A block at an address was handed out, when so much was in use.
+    #[inline(always)]
+    fn count_alloc(&mut self, at: u64, before: u64, stream: u32) {
         self.stats.allocations += 1;
         self.took(stream, self.stats.used - before);
         self.expect_stream();
         self.born(at, stream);
-        Some(at)
     }
 
     /// The length and alignment of the extent that a request needs when nothing is free for it.
@@ -196,13 +217,24 @@ impl Heap {
         let (len, align) = Heap::need(bytes, align);
         let id = self.fit(len, align, stream)?;
         let id = self.take(id, len, align);
+        Some(self.begin_large(id))
+    }
+
+    /// A node on no list is a live block. Gives its address.
+    #[inline(always)]
+    fn begin_large(&mut self, id: NodeId) -> u64 {
         self.space.nodes[id].kind = Kind::Live;
+        let &Node {
+            start,
+            len,
+            owner,
+            seq,
+            ..
+        } = &self.space.nodes[id];
         self.set_used(self.stats.used + len);
-        let start = self.space.nodes[id].start;
-        let node = &self.space.nodes[id];
-        let owed = !self.is_complete(node.owner, node.seq);
+        let owed = !self.is_complete(owner, seq);
         self.directory.begin(start, len, owed);
-        Some(start)
+        start
     }
 
     /// Frees a block that `find_block` gave. Returns its bytes. The memory is `stream`'s at once. An error if another

@@ -33,6 +33,8 @@ const CLOSE: u32 = 4;
 const GENEROUS: u32 = 2;
 /// Blocks of a list that are looked at.
 const LOOK: usize = 8;
+/// And where one block is wanted and no other.
+const FAR: usize = 256;
 
 #[derive(Debug)]
 struct Entry {
@@ -114,6 +116,15 @@ const fn list_of(grains: u64) -> usize {
     let octave = (grains | 64).ilog2();
     let step = (grains >> (octave - 6)) as usize & (STEPS - 1);
     SMALL + (octave as usize - 6) * STEPS + step
+}
+
+/// The list of blocks of that kind.
+fn list_like(piece: Piece) -> usize {
+    match piece {
+        Piece::Small { class } => class,
+        Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
+        Piece::Large { grains } => list_of(grains),
+    }
 }
 
 impl Default for Lists {
@@ -277,11 +288,29 @@ impl Lists {
 
     /// Takes the block of that kind that was put on its list last.
     pub fn pop_like(&self, piece: Piece) -> Option<Kept> {
-        self.pop(match piece {
-            Piece::Small { class } => class,
-            Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
-            Piece::Large { grains } => list_of(grains),
-        })
+        self.pop(list_like(piece))
+    }
+
+    /// Takes this block of that kind, if it is not far down its list.
+    pub fn pop_this(&self, at: u64, piece: Piece) -> Option<Kept> {
+        let list = list_like(piece);
+        if list == THE_LONG {
+            let kept = self.read(&self.long, THE_LONG);
+            let same = kept.at == at && kept.piece == piece;
+            return same.then(|| self.pop(list)).flatten();
+        }
+        let mut before = NONE;
+        for id in self.ids(list).take(FAR) {
+            if self.entry(id).at.load(Relaxed) == at {
+                let kept = self.read(self.entry(id), list);
+                return (kept.piece == piece).then(|| {
+                    self.unlink(list, before, id);
+                    kept
+                });
+            }
+            before = id;
+        }
+        None
     }
 
     /// Takes one of the longest blocks.

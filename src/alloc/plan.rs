@@ -204,9 +204,25 @@ impl Heap {
             .at(self.turn(), len)
             .filter(|start| start.is_multiple_of(align))?;
         self.reunite(stream);
+        self.plan_at(start, len, stream)
+    }
+
+    /// Plans this window, if all that it takes is pages that wake.
+    fn plan_at(&mut self, start: u64, len: u64, stream: u32) -> Option<Plan> {
         let window = self.survey(start, len, stream, true, 1)?;
         let (fills, _) = self.choose_pages(&window, stream, Sources::WAKE)?;
         Some(self.enact(&window, &fills))
+    }
+
+    /// Cuts these very bytes out of an extent, if all of them are free for `stream`, or once pages wake.
+    pub(super) fn wake_at(&mut self, at: u64, len: u64, stream: u32) -> Option<NodeId> {
+        let cut = self.cut_at(at, len, stream);
+        if cut.is_some() || self.apart {
+            return cut;
+        }
+        let plan = self.plan_at(at, len, stream)?;
+        self.settle(plan, stream);
+        self.cut_at(at, len, stream)
     }
 
     /// May this free extent be used by the stream?

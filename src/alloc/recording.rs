@@ -4,7 +4,10 @@
 //! How many calls a round has is known about, and found by looking for the latest ones among those so long ago: or twice as long,
 //! three times, four times, where rounds take turns (batches of several lengths).
 //!
-//! That the same places are in use is not enough: two blocks of a length may have changed places, and the next call frees one of them. So
+//! Whether the same places are in use is told by a sum of hashes, to which each block adds when it comes, and of which it takes away when it
+//! goes (Bellare, Micciancio, "A new paradigm for collision-free hashing", 1997); then by the blocks themselves.
+//!
+//! That is not enough: two blocks of a length may have changed places, and the next call frees one of them. So
 //! a block is told by the turn at which it came, too.
 //!
 //! The window slides: where a block that lasts from one round to the next has another place each time, rounds may be whole from
@@ -12,10 +15,14 @@
 //!
 //! No lock of its own: the heap's.
 
+use super::directory::Piece;
 use super::rounds::{ALIKE, Calls};
+use super::size::{GRAIN, class_of};
 use super::tape::{Progress, STEPS, Step};
+use foldhash::fast::FixedState;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 
 /// So many times as many calls as a window has are recorded in vain until that is given up.
 const TRIES: usize = 3;
@@ -27,6 +34,10 @@ const MANY: usize = 1 << 13;
 const PLACES: usize = 2;
 /// Calls that are the same are part of the same round if so many in a row are.
 const LAST: usize = 64;
+/// To map a page costs as much as to record so many calls, and more.
+const DEAR: u64 = 64;
+/// Whether blocks have changed places is looked at so often in a window.
+const SELDOM: usize = 8;
 
 /// A round of about so many calls may have so many more or less.
 fn near(round: usize) -> usize {
@@ -34,7 +45,7 @@ fn near(round: usize) -> usize {
 }
 
 /// A block as the books had it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// Its length, as rounded up.
     pub bytes: u64,
@@ -42,22 +53,47 @@ pub struct Extent {
     pub slab: Option<u64>,
 }
 
-/// A block came before anything was recorded.
-const BEFORE: usize = usize::MAX;
+impl Extent {
+    /// What a cache takes it for.
+    pub fn piece(&self) -> Piece {
+        match self.slab {
+            Some(_) => Piece::Small {
+                class: class_of(self.bytes, 0).expect("a slab's"),
+            },
+            None => Piece::Large {
+                grains: self.bytes / GRAIN,
+            },
+        }
+    }
+}
 
-/// A call, and the block that it is about.
+/// A block, and the turn of the window at which it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lasting {
+    at: u64,
+    block: Extent,
+    /// None: it came before anything was recorded.
+    turn: Option<usize>,
+}
+
+/// A call, and the block that it is about, in few bytes: there are many of them, and each is read several times.
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    step: Step,
-    block: Extent,
-    /// The call by which the block came.
-    came: usize,
-    /// All calls noted before it, and the bytes that they left in use.
-    before: Calls,
-    more: i64,
-    /// Changes of mappings until then.
-    changes: u64,
+    at: u64,
+    bytes: u64,
+    /// As asked for; `FREE` where the block is freed.
+    asked: u64,
+    /// How far into its slab the block is.
+    within: u32,
+    /// So many calls ago the block came.
+    age: u32,
 }
+
+const FREE: u64 = u64::MAX;
+/// It is of no slab.
+const ALONE: u32 = u32::MAX;
+/// It came before anything was recorded.
+const BEFORE: u32 = u32::MAX;
 
 /// What calls have done.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,11 +121,21 @@ pub struct Recording {
     turns: usize,
     /// Windows were whole, but pages were mapped.
     alike: bool,
+    /// Changes of mappings, and the notes that were made when they were so many first.
+    changes: u64,
+    changed: usize,
+    before_tries: u64,
+    /// Pages did not stay where they were in many rounds.
+    late: bool,
     /// By which calls blocks came that are in use.
     came: FxHashMap<u64, usize>,
-    /// Blocks that were in use before the window and are not now, and the other way round, once its length is known; each with its turn.
-    gone: FxHashMap<u64, (Extent, usize)>,
-    born: FxHashMap<u64, (Extent, usize)>,
+    /// Hashes of the blocks that came in the window less those of the blocks that went, once its length is known: 0 if the same
+    /// places are in use.
+    sum: u64,
+    /// What is done by the window's first calls, by their number, once it is repeated.
+    done: Vec<Done>,
+    /// Whether these are the same blocks is not looked at until so many notes were made.
+    look_from: usize,
 }
 
 impl Recording {
@@ -119,93 +165,103 @@ impl Recording {
     }
 
     fn make_room(&mut self) {
-        let most = self.most();
-        self.notes.reserve(most + 1 - self.notes.len());
-        self.came.reserve(most);
-        if self.exact {
-            self.gone.reserve(most);
-            self.born.reserve(most);
-        }
+        self.notes.reserve(self.most() + 1 - self.notes.len());
     }
 
     /// Notes a call. A block's free is noted before, and all else after it was done.
     pub fn note(&mut self, step: Step, block: Extent, changes: u64) {
-        if self.notes.len() == self.most() {
-            self.drop_oldest();
-        }
-        let Done { calls, more } = self.notes.back().map_or_else(Done::default, Note::after);
-        let came = match step {
-            Step::Alloc { at, .. } => {
-                self.came.insert(at, self.made);
-                self.made
-            }
-            Step::Free { at, .. } => self.came.remove(&at).unwrap_or(BEFORE),
-        };
-        let note = Note {
-            step,
-            block,
-            came,
-            before: calls,
-            more,
-            changes,
-        };
-        self.notes.push_back(note);
-        if self.exact {
-            self.differ(note, false);
-        }
-        self.made += 1;
-    }
-
-    fn drop_oldest(&mut self) {
-        if let Some(oldest) = self.notes.pop_front()
+        if self.notes.len() == self.most()
+            && let Some(oldest) = self.notes.pop_front()
             && self.exact
         {
-            self.differ(oldest, true);
+            self.sum = self.sum.wrapping_sub(change(&oldest));
         }
+        if self.changes != changes {
+            (self.changes, self.changed) = (changes, self.made);
+        }
+        let (at, asked, age) = match step {
+            Step::Alloc { bytes, at } => {
+                self.came.insert(at, self.made);
+                (at, bytes, 0)
+            }
+            Step::Free { at, .. } => {
+                let came = self.came.remove(&at);
+                let age = came.and_then(|came| u32::try_from(self.made - came).ok());
+                (at, FREE, age.unwrap_or(BEFORE))
+            }
+        };
+        let note = Note {
+            at,
+            bytes: block.bytes,
+            asked,
+            within: block.slab.map_or(ALONE, |base| (at - base) as u32),
+            age,
+        };
+        if self.exact {
+            self.sum = self.sum.wrapping_add(change(&note));
+        }
+        self.notes.push_back(note);
+        self.made += 1;
     }
 
     /// The window has so many calls from now on.
     fn set_window(&mut self, window: usize) {
         (self.window, self.exact, self.since) = (window, true, self.made);
-        while self.notes.len() > window {
-            self.notes.pop_front();
-        }
+        self.before_tries = self.changes;
+        let more = self.notes.len().saturating_sub(window);
+        self.notes.drain(..more);
         self.make_room();
-        self.gone.clear();
-        self.born.clear();
-        for number in 0..self.notes.len() {
-            self.differ(self.notes[number], false);
-        }
+        self.sum = self.notes.iter().map(change).fold(0, u64::wrapping_add);
+        (self.alike, self.look_from) = (false, 0);
+    }
+
+    /// The block that the same call got in the round before, if this is the same: so many bytes are asked for.
+    pub fn before(&self, bytes: u64) -> Option<(u64, Extent)> {
+        // where pages still move they find their places by themselves, as a rule
+        let wanted = self.exact && (self.is_settled() || self.late);
+        let number = self.notes.len().checked_sub(self.window).filter(|_| wanted)?;
+        let note = self.notes.get(number)?;
+        (note.asked == bytes).then(|| (note.at, note.block()))
+    }
+
+    /// Were the latest calls the same as those so long ago?
+    fn is_same(&self, ago: usize) -> bool {
+        let same = |one: &Note, other: &Note| {
+            one.asked == other.asked && (one.asked != FREE || one.bytes == other.bytes)
+        };
+        let last = self.notes.len() - 1;
+        let mut calls = (0..LAST.min(self.round)).map(|back| last - back);
+        calls.all(|at| at >= ago && same(&self.notes[at], &self.notes[at - ago]))
     }
 
     /// How many calls ago was the same done as just now? About so many.
     fn period(&self, about: usize) -> Option<usize> {
-        let last = self.notes.len() - 1;
-        let calls = LAST.min(self.round);
-        let same = |one: &Note, other: &Note| match (one.step, other.step) {
-            (Step::Alloc { bytes, .. }, Step::Alloc { bytes: other, .. }) => bytes == other,
-            (Step::Free { .. }, Step::Free { .. }) => one.block.bytes == other.block.bytes,
-            _ => false,
-        };
-        let matches = |&ago: &usize| {
-            let pairs = (0..calls).map(|back| last - back);
-            pairs
-                .clone()
-                .all(|at| at >= ago && same(&self.notes[at], &self.notes[at - ago]))
-        };
         // what was thought first, then what is more and less
-        let near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
-        near.filter(|&ago| ago > 0).find(matches)
+        let mut near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
+        near.find(|&ago| ago > 0 && self.is_same(ago))
     }
 
     /// Before an allocation: is the window whole, and were the mappings all the time as they are now?
     pub fn is_whole(&mut self, changes: u64) -> bool {
-        let full = self.exact && self.notes.len() == self.window;
-        if !full || !self.gone.is_empty() || !self.born.is_empty() {
+        let same = self.exact && self.notes.len() == self.window && self.sum == 0;
+        let stayed = self.changes == changes && self.is_settled();
+        if !same || self.made < self.look_from || self.alike && !stayed {
             return false;
         }
-        self.alike = true;
-        self.notes.front().is_some_and(|first| first.changes == changes)
+        let whole = self.difference(self.window).iter().all(Vec::is_empty);
+        self.alike |= whole;
+        self.look_from = self.made + self.window / SELDOM;
+        whole && stayed
+    }
+
+    /// The number of the oldest note.
+    fn first(&self) -> usize {
+        self.made - self.notes.len()
+    }
+
+    /// Was no page mapped or unmapped since then?
+    fn is_settled(&self) -> bool {
+        self.changed <= self.first()
     }
 
     /// Is it worth recording more?
@@ -213,12 +269,15 @@ impl Recording {
         if !self.exact {
             return self.finds_period();
         }
-        if self.made >= self.since + TRIES * self.window {
-            let window = 2 * self.window;
-            if self.alike || window > (PLACES * self.round).min(STEPS) {
-                return false;
-            }
-            self.set_window(window);
+        let (tried, longer) = (self.made - self.since, 2 * self.window);
+        let enough = tried >= TRIES * self.window;
+        let may_be_longer = !self.alike && longer <= (PLACES * self.round).min(STEPS);
+        if enough && may_be_longer {
+            self.set_window(longer); // what lasts may take turns
+        } else if enough {
+            let moved = self.changes - self.before_tries;
+            (self.since, self.before_tries, self.late) = (self.made, self.changes, true);
+            return moved * DEAR > tried as u64;
         }
         true
     }
@@ -226,10 +285,13 @@ impl Recording {
     /// False: it is not to be found.
     fn finds_period(&mut self) -> bool {
         let about = (self.turns + 1) * self.round;
-        if self.notes.len() < about + near(about) + LAST.min(self.round) {
-            return true;
-        }
-        let Some(period) = self.period(about) else {
+        let calls = LAST.min(self.round);
+        let period = match self.notes.len() {
+            len if len >= about + calls && self.is_same(about) => Some(about),
+            len if len < about + near(about) + calls => return true,
+            _ => self.period(about),
+        };
+        let Some(period) = period else {
             self.turns += 1;
             self.make_room();
             return self.turns < TURNS && about + self.round <= MANY;
@@ -258,45 +320,31 @@ impl Recording {
 
     /// The calls of the window.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = Step> + '_ {
-        self.notes.iter().map(|note| note.step)
+        self.notes.iter().map(Note::step)
     }
 
-    /// A call has brought a block into use or out of it: now, or before the window.
-    fn differ(&mut self, note: Note, before: bool) {
-        let (at, comes) = match note.step {
-            Step::Alloc { at, .. } => (at, !before),
-            Step::Free { at, .. } => (at, before),
-        };
-        let turn = match note.came {
-            BEFORE => BEFORE,
-            came => came % self.window,
-        };
-        let block = (note.block, turn);
-        let (out, into) = match comes {
-            true => (&mut self.gone, &mut self.born),
-            false => (&mut self.born, &mut self.gone),
-        };
-        match out.get(&at) {
-            Some(same) if *same == block => drop(out.remove(&at)),
-            _ => drop(into.insert(at, block)),
-        }
+    /// A whole window is going to be repeated.
+    pub fn begin(&mut self) {
+        let mut done = Done::default();
+        let after = self.notes.iter().map(|note| {
+            match note.step() {
+                Step::Alloc { .. } => {
+                    (done.calls.allocs, done.more) = (done.calls.allocs + 1, done.more + note.bytes as i64)
+                }
+                Step::Free { .. } => {
+                    (done.calls.frees, done.more) = (done.calls.frees + 1, done.more - note.bytes as i64)
+                }
+            }
+            done
+        });
+        self.done = std::iter::once(Done::default()).chain(after).collect();
     }
 
-    /// What was done if a whole window was repeated up to there.
+    /// What was done if it was repeated up to there.
     pub fn done(&self, progress: Progress) -> Done {
-        let Some(first) = self.notes.front() else {
+        let (Some(round), Some(part)) = (self.done.last(), self.done.get(progress.steps)) else {
             return Done::default();
         };
-        let until = |done: Done| Done {
-            calls: done.calls.since(first.before),
-            more: done.more - first.more,
-        };
-        let round = self
-            .notes
-            .back()
-            .map_or_else(Done::default, |last| until(last.after()));
-        let next = self.notes.get(progress.steps);
-        let part = next.map_or_else(Done::default, |next| until(next.until()));
         let all = |round: u64, part: u64| progress.rounds.wrapping_mul(round).wrapping_add(part);
         Done {
             calls: Calls {
@@ -307,40 +355,75 @@ impl Recording {
         }
     }
 
-    /// Blocks that are in use before the first call of a whole window and not before that one, and the other way round, by address.
-    pub fn difference(&mut self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
-        for number in 0..steps {
-            self.differ(self.notes[number], false);
+    /// The latest one of the window's first calls that is about the block at an address, and the block.
+    pub fn latest_of(&self, at: u64, steps: usize) -> Option<(Step, Extent)> {
+        let mut calls = self.notes.iter().take(steps).rev();
+        let note = calls.find(|note| note.at == at)?;
+        Some((note.step(), note.block()))
+    }
+
+    /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
+    pub fn difference(&self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
+        let (mut gone, mut born) = (Vec::new(), Vec::new());
+        let mut lasts = vec![true; steps];
+        for (number, note) in self.notes.iter().take(steps).enumerate() {
+            if let Step::Free { .. } = note.step() {
+                match number.checked_sub(note.age as usize) {
+                    Some(came) => lasts[came] = false,
+                    None => gone.push(self.lasting(number, note)),
+                }
+            }
         }
-        [&mut self.gone, &mut self.born].map(|blocks| {
-            let mut blocks: Vec<(u64, Extent)> = blocks.drain().map(|(at, block)| (at, block.0)).collect();
-            blocks.sort_unstable_by_key(|block| block.0);
-            blocks
+        for (number, note) in self.notes.iter().take(steps).enumerate() {
+            if let (Step::Alloc { .. }, true) = (note.step(), lasts[number]) {
+                born.push(self.lasting(number, note));
+            }
+        }
+        gone.sort_unstable();
+        born.sort_unstable();
+        // what went and came again at its turn is there
+        [(&gone, &born), (&born, &gone)].map(|(these, those)| {
+            let only = these.iter().filter(|one| those.binary_search(one).is_err());
+            only.map(|one| (one.at, one.block)).collect()
         })
+    }
+
+    /// The block of the window's note of that number.
+    fn lasting(&self, number: usize, note: &Note) -> Lasting {
+        let came = self.first() + number;
+        Lasting {
+            at: note.at,
+            block: note.block(),
+            turn: (note.age != BEFORE).then(|| (came - note.age as usize) % self.window),
+        }
+    }
+}
+
+/// What a call adds to the sum. (Sums of `FxHasher`'s hashes would be 0 too often: they are all but linear.)
+fn change(note: &Note) -> u64 {
+    let hash = FixedState::default().hash_one((note.at, note.bytes, note.within));
+    match note.step() {
+        Step::Alloc { .. } => hash,
+        Step::Free { .. } => hash.wrapping_neg(),
     }
 }
 
 impl Note {
-    fn until(&self) -> Done {
-        Done {
-            calls: self.before,
-            more: self.more,
+    fn step(&self) -> Step {
+        match self.asked {
+            FREE => Step::Free {
+                bytes: self.bytes,
+                at: self.at,
+            },
+            bytes => Step::Alloc { bytes, at: self.at },
         }
     }
 
-    fn after(&self) -> Done {
-        let (mut done, bytes) = (self.until(), self.block.bytes as i64);
-        match self.step {
-            Step::Alloc { .. } => {
-                done.calls.allocs += 1;
-                done.more += bytes;
-            }
-            Step::Free { .. } => {
-                done.calls.frees += 1;
-                done.more -= bytes;
-            }
+    fn block(&self) -> Extent {
+        Extent {
+            bytes: self.bytes,
+            slab: (self.within != ALONE).then(|| self.at - u64::from(self.within)),
         }
-        done
     }
 }
 
@@ -465,6 +548,7 @@ mod tests {
             free(&mut recording, 2);
         }
         assert!(recording.goes_on() && recording.is_whole(0));
+        recording.begin();
         let progress = Progress { rounds: 2, steps: 3 };
         let done = recording.done(progress);
         let calls = Calls { allocs: 6, frees: 5 };

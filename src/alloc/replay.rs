@@ -3,7 +3,11 @@
 //! very blocks in use that it began with, and no page was mapped or unmapped meanwhile, the calls that follow are answered from the *tape*
 //! as long as they are the same, and the books stay as they were when the round began.
 //!
-//! That is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
+//! Rounds come to be alike by themselves, but for blocks that last until after the next ones of their kind came: these take turns, and push
+//! others from their places. So once it is known how many calls a round has, and pages stay where they are, a call that is recorded gets
+//! the block of the round before if that is free. Where rounds go on moving pages they are recorded until they do not, or hardly.
+//!
+//! To answer from the tape is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
 //! are the pages behind their addresses. Everybody else comes through the lock of the books, and ends the replay before anything:
 //! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
 //! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
@@ -153,7 +157,7 @@ impl Heap {
     }
 
     /// What is recorded is of no use: something happened that is not on the tape.
-    fn spoil_tape(&mut self) {
+    pub(super) fn spoil_tape(&mut self) {
         if self.replay.way == Way::Recording {
             self.stop_recording();
         }
@@ -183,15 +187,19 @@ impl Heap {
         }
     }
 
-    /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. With no cache of its stream it is
-    /// one that cannot be on the tape.
-    #[inline(never)]
-    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64) -> Option<u64> {
+    /// The cache of a call while calls are recorded or replayed. A call with none of the stream's cannot be on the tape.
+    fn taped<'a>(&mut self, own: Option<&'a Arc<Cache>>) -> Option<&'a Arc<Cache>> {
         let own = own.filter(|own| own.arena == self.replay.arena);
         if own.is_none() {
             self.spoil_tape();
         }
-        let own = own?;
+        own
+    }
+
+    /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache.
+    #[inline(never)]
+    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64) -> Option<u64> {
+        let own = self.taped(own)?;
         if self.replay.way == Way::Recording {
             self.consider_tape(own);
         }
@@ -199,12 +207,24 @@ impl Heap {
             Way::Watching => None,
             Way::Recording if !own.gate.is_shut_only(Shut::Taped) => None,
             Way::Recording => {
-                let at = own.take_inside(bytes, 0)?;
+                let before = self.replay.recording.before(bytes);
+                let same = before.and_then(|(at, block)| own.take_this(at, block.piece()));
+                let at = same.or_else(|| own.take_inside(bytes, 0))?;
                 self.note_alloc(own, at, bytes);
                 Some(at)
             }
             Way::Replaying => own.replay_alloc(bytes),
         }
+    }
+
+    /// A recorded allocation that the cache did not serve: the block of the round before, if it is free, so that rounds come to be alike.
+    #[inline(never)]
+    pub fn alloc_before(&mut self, own: &Cache, bytes: u64) -> Option<u64> {
+        if self.replay.way != Way::Recording || own.arena != self.replay.arena {
+            return None;
+        }
+        let (at, block) = self.replay.recording.before(bytes)?;
+        self.alloc_at(at, block, own.arena)
     }
 
     /// Before a recorded allocation: can what was recorded be replayed?
@@ -221,6 +241,7 @@ impl Heap {
             }
             // somebody may have come since
             self.shut_for_tape(true);
+            self.replay.recording.begin();
             let steps = self.replay.recording.steps();
             self.replay.tape.begin(self.replay.arena, steps);
             self.replay.way = Way::Replaying;
@@ -248,11 +269,7 @@ impl Heap {
     /// As `alloc_taped`: gives the block's bytes if there is no more to be done.
     #[inline(never)]
     pub fn free_taped(&mut self, own: Option<&Arc<Cache>>, at: u64) -> Option<u64> {
-        let own = own.filter(|own| own.arena == self.replay.arena);
-        if own.is_none() {
-            self.spoil_tape();
-        }
-        let own = own?;
+        let own = self.taped(own)?;
         match self.replay.way {
             Way::Watching => None,
             Way::Recording => {
@@ -281,6 +298,19 @@ impl Heap {
             more -= *part as i64 - left as i64;
             *part = left;
         }
+    }
+
+    /// Bytes of the block that begins at an address, if one does. To ask ends no replay unless it was freed in it.
+    pub fn bytes_at(&mut self, at: u64) -> Option<u64> {
+        if let Some(progress) = self.replay.tape.progress() {
+            match self.replay.recording.latest_of(at, progress.steps) {
+                Some((Step::Alloc { .. }, block)) => return Some(block.bytes),
+                Some((Step::Free { .. }, _)) => self.make_up(),
+                None => {}
+            }
+        }
+        let block = self.find_block(at).ok()?;
+        Some(self.block_bytes(block))
     }
 
     /// Ends the replay, if there is one: the books are right again.

@@ -12,7 +12,7 @@
 use super::heap::{Block, Heap};
 use super::node::{Kind, NIL, Node, NodeId};
 use super::order::COMMON;
-use super::size::{CLASS_BYTES, CLASSES, WINDOW, round_up, run_bytes};
+use super::size::{CLASS_BYTES, CLASSES, WINDOW, class_of, round_up, run_bytes};
 use super::space::Found;
 use crate::base::error::Error;
 use crate::base::units::Addr;
@@ -280,6 +280,24 @@ impl Heap {
         at
     }
 
+    /// Allocates this block of the slab that begins at `base`, or would, if it is free for the stream.
+    pub(super) fn alloc_small_at(&mut self, at: u64, base: u64, bytes: u64, stream: u32) -> Option<u64> {
+        let class = class_of(bytes, 0)?;
+        let id = match self.space.find(base) {
+            Found::Start(node) if self.space.nodes[node].kind == Kind::Slab => self.space.nodes[node].slab,
+            _ if self.arena(stream).partial[class] != NIL => return None,
+            _ => self.make_slab_at(base, class, stream)?,
+        };
+        let slab = self.slabs.get(id);
+        if slab.owner != stream || usize::from(slab.class) != class {
+            return None;
+        }
+        let index = self.slabs.index_of(id, at);
+        let (word, mask) = bit(index);
+        let free = slab.free_bits[word] & mask != 0;
+        free.then(|| self.take_block(id, index))
+    }
+
     /// A block of a slab that begins at `base`, or would, is live: there is such a slab of the stream's, or nothing but free memory.
     pub(super) fn place_small(&mut self, at: u64, base: u64, class: usize, stream: u32) {
         let id = match self.space.find(base) {
@@ -295,14 +313,16 @@ impl Heap {
     }
 
     fn make_slab(&mut self, class: usize, stream: u32) -> Option<u32> {
+        let found = self.fit(run_bytes(class), WINDOW, stream)?;
+        self.make_slab_at(round_up(self.space.nodes[found].start, WINDOW), class, stream)
+    }
+
+    /// The same at this very place.
+    fn make_slab_at(&mut self, base: u64, class: usize, stream: u32) -> Option<u32> {
         let len = run_bytes(class);
-        let found = self.fit(len, WINDOW, stream)?;
-        let &Node {
-            start, owner, seq, ..
-        } = &self.space.nodes[found];
-        let base = round_up(start, WINDOW);
         self.directory.cover_run(base, len).ok()?;
-        let node = self.take(found, len, WINDOW);
+        let node = self.cut_at(base, len, stream)?;
+        let &Node { owner, seq, .. } = &self.space.nodes[node];
         Some(self.begin_slab(node, class, stream, if owner == COMMON { 0 } else { seq }))
     }
 

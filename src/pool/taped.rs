@@ -41,6 +41,19 @@ impl Pool {
         at
     }
 
+    /// One that is recorded, and that no cache served, may get the block of the round before.
+    #[inline(always)]
+    pub(super) fn alloc_before(
+        &self,
+        heap: &mut Heap,
+        own: Option<&ThreadCache>,
+        bytes: u64,
+        align: u64,
+    ) -> Option<u64> {
+        let own = own.filter(|_| !heap.replay.is_watching() && align == 0)?;
+        heap.alloc_before(&own.cache, bytes)
+    }
+
     /// One was served that may have been recorded.
     #[inline(always)]
     pub(super) fn note_alloc(&self, heap: &mut Heap, own: Option<&ThreadCache>, at: u64, bytes: u64) {

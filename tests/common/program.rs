@@ -3,7 +3,6 @@
 use super::op::{EVENTS, Op, PLACES, STREAMS, Setup};
 use super::run::Run;
 use super::{M, Pages};
-use std::collections::HashMap;
 use std::sync::Arc;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
@@ -309,19 +308,15 @@ impl Run {
         }
     }
 
-    /// One call of a round that may be replayed, on the first stream: to ask how long the block is would end that. So it is as long as it was
-    /// there the last time.
+    /// One call of a round that may be replayed, on the first stream. (To ask how long the block is does not end that.)
     #[allow(dead_code)] // of rounds
-    pub fn alloc_quietly(&mut self, asked: u64, lengths: &mut HashMap<(u64, u64), u64>) -> u64 {
+    pub fn alloc_quietly(&mut self, asked: u64) -> u64 {
         let handle = Run::handle(0);
         let sim = Arc::clone(&self.sim);
         let at = sim.naming(&[handle], || self.served(asked, 0, handle, 0));
         let at = at.expect("memory").0;
-        if !self.pool.is_replaying() {
-            let bytes = self.pool.block_size(Addr(at)).expect("a live block");
-            lengths.insert((at, asked), bytes);
-        }
-        self.enter_of(at, asked, lengths[&(at, asked)], 0, true);
+        let bytes = self.pool.block_size(Addr(at)).expect("a live block");
+        self.enter_of(at, asked, bytes, 0, true);
         at
     }
 
