@@ -73,9 +73,8 @@ impl Heap {
         let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
             return None;
         };
-        let node = &self.space.nodes[id];
-        let free = node.kind == Kind::Free && [stream, COMMON].contains(&node.owner);
-        (free && at + len <= node.end()).then(|| self.cut_free(id, at, at + len))
+        let free = self.usable(id, stream) && at + len <= self.space.nodes[id].end();
+        free.then(|| self.cut_free(id, at, at + len))
     }
 
     /// Cuts `len` bytes aligned to `align` out of a free extent that holds them.

@@ -9,7 +9,7 @@
 //! Choosing changes nothing but `Page::taken` for its own use; `transit` carries the choice out. The search is
 //! bounded, except that it walks free extents for whole pages until it has enough of them.
 //!
-//! Caller: `pool::miss`, holding `Grow` throughout and `Heap` while in here.
+//! Caller: `pool::miss`, holding `Grow` throughout and `Heap` while in here; `wake_at` needs `Heap` alone.
 
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};

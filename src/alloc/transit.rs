@@ -5,7 +5,8 @@
 //!
 //! Between `enact` and `settle` the bytes concerned count as idle.
 //!
-//! Caller: `pool::miss`, holding `Grow` throughout and `Heap` while in here.
+//! Caller: `pool::miss`, holding `Grow` throughout and `Heap` while in here; and `replay`, holding `Heap` throughout, for pages that wake,
+//! which takes no call: what a miss is about is `Busy`.
 
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
