@@ -19,7 +19,7 @@
 
 use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
-use super::lists::{Kept, LISTS, LONG, Larger, Lists};
+use super::lists::{Excess, Kept, LISTS, LONG, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::tape::Tape;
@@ -452,10 +452,15 @@ impl Cache {
         self.most.store(longest, Relaxed);
     }
 
-    /// Whether a request may take a block that is a good deal longer. That costs memory where all blocks are short, but
-    /// less than keeping more of them would, and nearly every request then finds one.
-    pub fn set_generous(&self, generous: bool) {
-        self.lists.set_generous(generous);
+    /// As set last.
+    #[cfg(test)]
+    pub fn excess(&self) -> Excess {
+        self.lists.excess()
+    }
+
+    /// How far blocks may be longer than requests.
+    pub fn set_excess(&self, excess: Excess) {
+        self.lists.set_excess(excess);
     }
 
     // What follows may be called at any time: each figure is one that was true a moment ago.

@@ -9,7 +9,8 @@ use super::cache::{Cache, Counts, ThreadId};
 use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
-use super::lists::{Kept, LONG};
+use super::limits::Limits;
+use super::lists::Kept;
 use super::node::NodeId;
 use super::order::COMMON;
 use super::space::Found;
@@ -17,16 +18,6 @@ use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
 
-/// What each may keep in any case.
-const LEAST: u64 = 16 << 20;
-/// It is this part of that while the device is short of memory.
-const SHORT: u64 = 16;
-/// Beyond that all of them together keep no more than this part of the pool.
-const PART: u64 = 64;
-/// A pool is little while it holds less than this...
-const LITTLE: u64 = 128 << 20;
-/// ...or less than this for each of its caches: room for what one may keep, and for what comes and goes beside it.
-const LITTLE_EACH: u64 = 24 << 20;
 /// A cache shares what it keeps with one that has so many blocks less: to look into it from outside costs as much as some
 /// hundred blocks that are at hand.
 const HANDFUL: u64 = 64;
@@ -45,12 +36,8 @@ pub struct Caches {
     closed: Counts,
     /// Kept blocks that the heap took back.
     flushed: u64,
-    /// Nothing is to be kept just now.
-    idle: bool,
-    /// Nothing is to be kept before the pool has come to rest.
-    resting: bool,
-    /// No cache is to keep more than this: it may be what brings the pool to rest.
-    room: Option<u64>,
+    /// What they may keep.
+    pub(super) limits: Limits,
     /// Several threads have one.
     shared: bool,
     /// The most that the heap had as live since `set_used` last looked into the caches, and what it had then.
@@ -104,7 +91,7 @@ impl Heap {
         let clock = stream.clock.clone();
         let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
         blank.assign(owner, name, arena, clock);
-        if self.caches.idle {
+        if self.keeps_nothing() {
             cache.gate.shut(Shut::Idle);
         }
         self.caches.all.push(cache.clone());
@@ -126,7 +113,7 @@ impl Heap {
     /// stream, if that is a good deal: where some threads allocate what others free. Returns whether it got something.
     #[inline]
     pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
-        self.caches.shared && !self.caches.idle && self.even_out_with_another(cache)
+        self.caches.shared && !self.keeps_nothing() && self.even_out_with_another(cache)
     }
 
     fn even_out_with_another(&mut self, cache: &Arc<Cache>) -> bool {
@@ -195,120 +182,16 @@ impl Heap {
         &self.caches.all
     }
 
-    /// What caches may do follows what the pool holds.
-    pub fn tune_caches(&mut self) {
-        self.limit_caches();
-        self.set_caching();
+    /// Have several threads one?
+    pub(super) fn has_several_threads(&self) -> bool {
+        self.caches.shared
     }
 
     fn count_caches(&mut self) {
         let mut owners = self.caches.all.iter().map(|cache| cache.owner);
         let first = owners.next();
         self.caches.shared = owners.any(|owner| Some(owner) != first);
-        self.limit_caches();
-    }
-
-    /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
-    pub(super) fn limit_caches(&self) {
-        let share = self.stats.reserved / PART / self.caches.all.len().max(1) as u64;
-        let most = match self.is_short() {
-            true => LEAST / SHORT,
-            false => share.max(LEAST),
-        };
-        let little = self.room_while_little() > 0;
-        let room = self.caches.room.unwrap_or(u64::MAX);
-        // where hardly anything is in use at a rest it is short blocks that lead there
-        let most = match self.leeway.is_any() {
-            true => most.min(room),
-            false => most,
-        };
-        for cache in &self.caches.all {
-            let longest = self.longest_to_keep(cache.arena).min(room.max(LONG));
-            cache.set_limits(most, longest);
-            cache.set_generous(little);
-        }
-    }
-
-    /// A long block, which others may need, is kept only if an event can be had for it at any time. A stream that is alone keeps
-    /// as much as it may have free without one.
-    fn longest_to_keep(&self, arena: u32) -> u64 {
-        match arena == COMMON || self.arena(arena).reach.is_some() {
-            true => u64::MAX,
-            false if self.is_alone(arena) => LEAST.max(self.most_uncovered()),
-            false => LONG,
-        }
-    }
-
-    /// Bytes by which the pool may grow before it minds what threads keep: none if it has a limit, or its device is short.
-    pub fn room_while_little(&self) -> u64 {
-        let each = self.caches.all.len() as u64 * LITTLE_EACH;
-        match self.crowded {
-            u64::MAX if !self.is_short() => LITTLE.max(each).saturating_sub(self.stats.reserved),
-            _ => 0,
-        }
-    }
-
-    /// Is more held than the release threshold allows?
-    #[inline]
-    pub fn is_above_threshold(&self) -> bool {
-        self.stats.reserved > self.release_threshold
-    }
-
-    /// Is the pool near its limit?
-    pub(super) fn is_crowded(&self) -> bool {
-        self.needed > self.crowded || self.cramped && self.stats.reserved > self.crowded
-    }
-
-    /// A request found nothing free. What is held of pages that stay apart, and is not in use, is of no use to such requests.
-    pub fn note_miss(&mut self) {
-        self.cramped = self.apart && self.stats.reserved > self.crowded;
-    }
-
-    /// The pool comes to rest when so many `bytes` less are in use. Who has kept what brings it there would not say so: that is
-    /// for the heap to see. Where several threads have caches no two rounds are alike anyway.
-    pub(super) fn approach_rest(&mut self, bytes: u64) {
-        if self.caches.shared {
-            return;
-        }
-        let room = bytes / self.caches.all.len().max(1) as u64;
-        if self.caches.room.is_none_or(|last| room < last || room / 4 > last) {
-            self.caches.room = Some(room / 2);
-            self.limit_caches();
-        }
-    }
-
-    /// The pool will come to rest at the next allocation, which is to be the heap's, or may.
-    pub(super) fn still_caches(&mut self) {
-        if !self.caches.shared && !self.caches.resting {
-            self.caches.resting = true;
-            self.set_caching();
-        }
-    }
-
-    /// Is that so?
-    #[inline(always)]
-    pub(super) fn is_resting(&self) -> bool {
-        self.caches.resting
-    }
-
-    /// The pool has been at rest, or will not be.
-    pub(super) fn wake_caches(&mut self) {
-        (self.caches.resting, self.caches.room) = (false, None);
-        self.tune_caches();
-    }
-
-    /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit, nor just before a rest.
-    fn set_caching(&mut self) {
-        let idle = self.is_above_threshold() || self.is_crowded() || self.caches.resting;
-        if idle != self.caches.idle {
-            self.caches.idle = idle;
-            for cache in &self.caches.all {
-                match idle {
-                    true => cache.gate.shut(Shut::Idle),
-                    false => cache.gate.open(Shut::Idle),
-                }
-            }
-        }
+        self.renew_limits();
     }
 
     /// The owners of a stream's caches should come to the pool at their next call.
@@ -465,11 +348,6 @@ impl Heap {
             let Some(bytes) = cache.longest() else { return };
             self.take_back(cache, bytes);
         }
-    }
-
-    /// What threads keep is hardly more.
-    pub(super) fn most_kept(&self) -> u64 {
-        self.caches.all.len() as u64 * LEAST + self.stats.reserved / PART
     }
 
     /// In blocks that threads keep.

@@ -1,6 +1,6 @@
 //! The blocks that a thread's cache keeps, in lists: of a slab's blocks by class, of others by length, 64 lists an octave.
-//! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, in a little pool by
-//! a quarter; a long one by a 256th.
+//! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, or by a quarter as
+//! far as the pool allows that (`Excess`); a long one by a 256th.
 //!
 //! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
 //! change at nearly every call. An entry is on one list, or on that of spare ones.
@@ -9,7 +9,7 @@
 use super::directory::Piece;
 use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 /// Blocks a cache can keep, and one entry more, the last, that never has one: of 0 grains, it stands for none.
 const BLOCKS: usize = 2048;
@@ -28,13 +28,17 @@ const THE_LONG: usize = LISTS;
 /// Places for lists: a power of two, like `SMALL`.
 const PLACES: usize = (THE_LONG + 1).next_power_of_two();
 const WORDS: usize = PLACES / 64;
-/// A request takes a block that is longer than itself by this shift of its length; and in a little pool by that one.
+/// A request takes a block that is longer than itself by this shift of its length; and where that is allowed by that one.
 const CLOSE: u32 = 4;
-const GENEROUS: u32 = 2;
+const FAR: u32 = 2;
 /// Blocks of a list that are looked at.
 const LOOK: usize = 8;
 /// And where one block is wanted and no other.
-const FAR: usize = 256;
+const LOOK_FOR_ONE: usize = 256;
+/// Where blocks that are a good deal longer are taken now and then, what they are longer by is this part of what requests ask
+/// for, but for a part of the last so many grains of requests.
+const PART: u64 = 64;
+const SAVED: u64 = (16 << 20) / GRAIN;
 
 #[derive(Debug)]
 struct Entry {
@@ -106,8 +110,21 @@ pub struct Lists {
     filled: [AtomicU64; WORDS],
     spare: AtomicU16,
     count: AtomicU16,
-    /// A block may be longer than a request by the request's length shifted by this.
-    excess: AtomicU32,
+    /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
+    saved: AtomicU64,
+    /// ...and how many of them a grain of such a block's excess costs.
+    cost: AtomicU64,
+}
+
+/// May a request take a block that is longer by more than a 16th?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// It may.
+    Free,
+    /// As long as it is little of all that is asked for.
+    Rare,
+    /// Never.
+    None,
 }
 
 /// The list of lengths of so many grains.
@@ -136,7 +153,8 @@ impl Default for Lists {
             filled: [const { AtomicU64::new(0) }; WORDS],
             spare: AtomicU16::new(0),
             count: AtomicU16::new(0),
-            excess: AtomicU32::new(CLOSE),
+            saved: AtomicU64::new(SAVED),
+            cost: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -300,7 +318,7 @@ impl Lists {
             return same.then(|| self.pop(list)).flatten();
         }
         let mut before = NONE;
-        for id in self.ids(list).take(FAR) {
+        for id in self.ids(list).take(LOOK_FOR_ONE) {
             if self.entry(id).at.load(Relaxed) == at {
                 let kept = self.read(self.entry(id), list);
                 return (kept.piece == piece).then(|| {
@@ -388,12 +406,26 @@ impl Lists {
     #[inline(always)]
     fn take_close(&self, list: usize, grains: u64) -> Option<Larger> {
         let id = self.first(list).load(Relaxed);
-        let length = self.entry(id).grains.load(Relaxed);
-        let close = length.wrapping_sub(grains) <= grains >> self.excess.load(Relaxed);
-        match close {
+        let excess = self.entry(id).grains.load(Relaxed).wrapping_sub(grains);
+        let saved = self.saved.load(Relaxed) + grains;
+        self.saved.store(saved.min(SAVED), Relaxed);
+        match excess <= grains >> CLOSE || self.may_exceed(excess, grains) {
             true => Some(self.unlink(list, NONE, id).larger()),
             false => None,
         }
+    }
+
+    /// May a block be longer than a request of so many grains by that much more?
+    #[cold]
+    #[inline(never)]
+    fn may_exceed(&self, excess: u64, grains: u64) -> bool {
+        let price = excess.saturating_mul(self.cost.load(Relaxed));
+        let saved = self.saved.load(Relaxed);
+        let may = excess <= grains >> FAR && price <= saved;
+        if may {
+            self.saved.store(saved - price, Relaxed);
+        }
+        may
     }
 
     /// The next list that has blocks, all of which are longer; if there is none, one that has no block, or none that is close.
@@ -461,10 +493,24 @@ impl Lists {
         self.count.load(Relaxed) as usize > BLOCKS * 15 / 16
     }
 
-    /// Whether a request may take a block that is a good deal longer.
-    pub fn set_generous(&self, generous: bool) {
-        self.excess
-            .store(if generous { GENEROUS } else { CLOSE }, Relaxed);
+    /// What was set last.
+    #[cfg(test)]
+    pub fn excess(&self) -> Excess {
+        match self.cost.load(Relaxed) {
+            0 => Excess::Free,
+            PART => Excess::Rare,
+            _ => Excess::None,
+        }
+    }
+
+    /// How far blocks may be longer than requests.
+    pub fn set_excess(&self, excess: Excess) {
+        let cost = match excess {
+            Excess::Free => 0,
+            Excess::Rare => PART,
+            Excess::None => u64::MAX,
+        };
+        self.cost.store(cost, Relaxed);
     }
 
     /// Blocks of a list.
@@ -486,5 +532,60 @@ impl Lists {
         let known = |id: u16| (id != NONE).then_some(id);
         let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
         std::iter::successors(known(self.first(list).load(Relaxed)), next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does a request for so many grains get a block of so many?
+    fn gets(lists: &Lists, grains: u64, block: u64) -> bool {
+        lists.push_larger(
+            Larger {
+                at: 1 << 30,
+                grains: block,
+            },
+            0,
+        );
+        let taken = lists.pick_larger(grains * GRAIN).map(|larger| larger.grains);
+        assert!(taken.is_none_or(|taken| taken == block));
+        if taken.is_none() {
+            lists.pop_longest().expect("put there just now");
+        }
+        assert_eq!(lists.count(), 0);
+        taken.is_some()
+    }
+
+    #[test]
+    fn blocks_that_are_a_good_deal_longer_are_taken_as_far_as_is_allowed() {
+        let lists = Lists::default();
+        assert!(gets(&lists, 256, 256 + 16) && !gets(&lists, 256, 256 + 64));
+        lists.set_excess(Excess::Free);
+        assert!((0..1000).all(|_| gets(&lists, 256, 256 + 64)));
+        assert!(!gets(&lists, 256, 256 + 65));
+        lists.set_excess(Excess::None);
+        assert!(!gets(&lists, 256, 256 + 64));
+    }
+
+    #[test]
+    fn rarely_is_a_64th_of_what_is_asked_for() {
+        let lists = Lists::default();
+        lists.set_excess(Excess::Rare);
+        // what may be counted at the beginning, and what each of these requests adds
+        let at_once = (0..1000).take_while(|_| gets(&lists, 256, 256 + 64)).count() as u64;
+        assert_eq!(at_once, (SAVED + 256 * at_once.saturating_sub(1)) / (64 * PART));
+        let after = |requests: u64| {
+            (0..requests).for_each(|_| assert!(gets(&lists, 256, 256 + 1)));
+            gets(&lists, 256, 256 + 64)
+        };
+        while after(0) {}
+        assert!(!after(1));
+        assert!(after(64 * PART / 256));
+        let taken = (0..1600).filter(|_| after(0)).count();
+        assert_eq!(taken, 100);
+        // a pause is worth no more than so many grains
+        assert!(after(100_000));
+        assert!((0..1000).filter(|_| gets(&lists, 256, 256 + 64)).count() < 100);
     }
 }

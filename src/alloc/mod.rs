@@ -25,6 +25,7 @@ pub mod join;
 pub mod leeway;
 pub mod lend;
 pub mod limbo;
+pub mod limits;
 pub mod lists;
 pub mod node;
 pub mod order;

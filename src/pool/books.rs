@@ -39,6 +39,9 @@ impl Pool {
     #[inline(always)]
     pub(super) fn books_as_they_are(&self) -> RankedGuard<'_, Heap> {
         let mut heap = self.heap.lock();
+        if heap.has_waited() {
+            heap.note_wait();
+        }
         heap.serve_nobody();
         heap
     }

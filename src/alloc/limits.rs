@@ -1,0 +1,269 @@
+//! What the caches of threads may keep: how much, which blocks, whether anything, and how well a kept block has to fit a request.
+//!
+//! No lock of its own: the heap's.
+
+use super::gate::Shut;
+use super::heap::Heap;
+use super::lists::{Excess, LONG};
+use super::order::COMMON;
+use std::mem;
+
+/// What each may keep in any case.
+const LEAST: u64 = 16 << 20;
+/// It is this part of that while the device is short of memory.
+const SHORT: u64 = 16;
+/// Beyond that all of them together keep no more than this part of the pool.
+const PART: u64 = 64;
+/// Little is what is less than this...
+const LITTLE: u64 = 128 << 20;
+/// ...or less than this for each cache: room for what one may keep, and for what comes and goes beside it.
+const LITTLE_EACH: u64 = 24 << 20;
+/// So often somebody waits for the heap before that is looked into...
+const WAITS: u64 = 256;
+/// ...and then one of so many calls of the heap was to be waited for.
+const OFTEN: u64 = 16;
+
+/// What was found out.
+#[derive(Debug, Default)]
+pub struct Limits {
+    /// Nothing is to be kept just now.
+    idle: bool,
+    /// Nothing is to be kept before the pool has come to rest.
+    resting: bool,
+    /// No cache is to keep more than this: it may be what brings the pool to rest.
+    room: Option<u64>,
+    /// Threads wait for each other, at every few calls of the heap.
+    contended: bool,
+    /// How often somebody waited since that was looked into, and the calls of the heap until then.
+    waits: u64,
+    since: u64,
+}
+
+impl Heap {
+    /// What caches may do follows what the pool holds.
+    pub fn tune_caches(&mut self) {
+        self.limit_caches();
+        self.set_caching();
+    }
+
+    /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
+    pub(super) fn limit_caches(&self) {
+        let share = self.stats.reserved / PART / self.caches().len().max(1) as u64;
+        let most = match self.is_short() {
+            true => LEAST / SHORT,
+            false => share.max(LEAST),
+        };
+        // it costs memory where all blocks are short, but less than to keep more of them, and nearly every request then finds one
+        let excess = match self.needed < self.little() {
+            true => Excess::Free,
+            false if self.caches.limits.contended => Excess::Rare,
+            false => Excess::None,
+        };
+        let room = self.caches.limits.room.unwrap_or(u64::MAX);
+        // where hardly anything is in use at a rest it is short blocks that lead there
+        let most = match self.leeway.is_any() {
+            true => most.min(room),
+            false => most,
+        };
+        for cache in self.caches() {
+            let longest = self.longest_to_keep(cache.arena).min(room.max(LONG));
+            cache.set_limits(most, longest);
+            cache.set_excess(excess);
+        }
+    }
+
+    /// Somebody had to wait for the heap. Threads that do at every few calls are better off with blocks that are a good deal longer than
+    /// asked for: what they keep then serves nearly every request. Where they take turns, rounds may be alike, which they are not if
+    /// that depends on what was asked for before.
+    #[cold]
+    pub fn note_wait(&mut self) {
+        let limits = &mut self.caches.limits;
+        limits.waits += 1;
+        if limits.waits < WAITS {
+            return;
+        }
+        let calls = self.stats.allocations + self.stats.frees;
+        let contended = calls.saturating_sub(mem::replace(&mut limits.since, calls)) < WAITS * OFTEN;
+        limits.waits = 0;
+        if contended && !mem::replace(&mut limits.contended, true) {
+            self.limit_caches();
+        }
+    }
+
+    /// Other threads have caches now: whether they wait for each other is yet to be seen.
+    pub(super) fn renew_limits(&mut self) {
+        self.caches.limits.contended = false;
+        self.limit_caches();
+    }
+
+    /// Is nothing to be kept just now?
+    #[inline]
+    pub(super) fn keeps_nothing(&self) -> bool {
+        self.caches.limits.idle
+    }
+
+    /// A long block, which others may need, is kept only if an event can be had for it at any time. A stream that is alone keeps
+    /// as much as it may have free without one.
+    fn longest_to_keep(&self, arena: u32) -> u64 {
+        match arena == COMMON || self.arena(arena).reach.is_some() {
+            true => u64::MAX,
+            false if self.is_alone(arena) => LEAST.max(self.most_uncovered()),
+            false => LONG,
+        }
+    }
+
+    /// Bytes by which the pool may grow before it minds what threads keep.
+    pub fn room_while_little(&self) -> u64 {
+        self.little().saturating_sub(self.stats.reserved)
+    }
+
+    /// Bytes that are little: none if the pool has a limit, or its device is short.
+    fn little(&self) -> u64 {
+        let each = self.caches().len() as u64 * LITTLE_EACH;
+        match self.crowded {
+            u64::MAX if !self.is_short() => LITTLE.max(each),
+            _ => 0,
+        }
+    }
+
+    /// Is more held than the release threshold allows?
+    #[inline]
+    pub fn is_above_threshold(&self) -> bool {
+        self.stats.reserved > self.release_threshold
+    }
+
+    /// Is the pool near its limit?
+    pub(super) fn is_crowded(&self) -> bool {
+        self.needed > self.crowded || self.cramped && self.stats.reserved > self.crowded
+    }
+
+    /// A request found nothing free. What is held of pages that stay apart, and is not in use, is of no use to such requests.
+    pub fn note_miss(&mut self) {
+        self.cramped = self.apart && self.stats.reserved > self.crowded;
+    }
+
+    /// The pool comes to rest when so many `bytes` less are in use. Who has kept what brings it there would not say so: that is
+    /// for the heap to see. Where several threads have caches no two rounds are alike anyway.
+    pub(super) fn approach_rest(&mut self, bytes: u64) {
+        if self.has_several_threads() {
+            return;
+        }
+        let room = bytes / self.caches().len().max(1) as u64;
+        if self
+            .caches
+            .limits
+            .room
+            .is_none_or(|last| room < last || room / 4 > last)
+        {
+            self.caches.limits.room = Some(room / 2);
+            self.limit_caches();
+        }
+    }
+
+    /// The pool will come to rest at the next allocation, which is to be the heap's, or may.
+    pub(super) fn still_caches(&mut self) {
+        if !self.has_several_threads() && !self.caches.limits.resting {
+            self.caches.limits.resting = true;
+            self.set_caching();
+        }
+    }
+
+    /// Is that so?
+    #[inline(always)]
+    pub(super) fn is_resting(&self) -> bool {
+        self.caches.limits.resting
+    }
+
+    /// The pool has been at rest, or will not be.
+    pub(super) fn wake_caches(&mut self) {
+        (self.caches.limits.resting, self.caches.limits.room) = (false, None);
+        self.tune_caches();
+    }
+
+    /// Whether caches may keep anything: not while more is held than the release threshold allows, nor near the limit, nor just before a rest.
+    pub(super) fn set_caching(&mut self) {
+        let idle = self.is_above_threshold() || self.is_crowded() || self.caches.limits.resting;
+        if idle != self.caches.limits.idle {
+            self.caches.limits.idle = idle;
+            for cache in self.caches() {
+                match idle {
+                    true => cache.gate.shut(Shut::Idle),
+                    false => cache.gate.open(Shut::Idle),
+                }
+            }
+        }
+    }
+
+    /// What threads keep is hardly more.
+    pub(super) fn most_kept(&self) -> u64 {
+        self.caches().len() as u64 * LEAST + self.stats.reserved / PART
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cache::ThreadId;
+    use super::super::directory::Directory;
+    use super::super::order::Reuse;
+    use super::*;
+    use crate::base::units::{StreamHandle, StreamId, Timeline};
+    use std::sync::Arc;
+
+    const STREAM: Timeline = Timeline::of(StreamId(1));
+    const REUSE: Reuse = Reuse {
+        event_dependencies: true,
+        opportunistic: true,
+        internal_dependencies: true,
+    };
+
+    /// A heap that needs a lot, and has threads with caches.
+    fn heap(threads: u64) -> Heap {
+        let directory = Arc::new(Directory::new().expect("addresses"));
+        let mut heap = Heap::new(2 << 20, REUSE, u64::MAX, directory);
+        heap.needed = 1 << 40;
+        let arena = heap.stream(STREAM);
+        (0..threads).for_each(|thread| open(&mut heap, thread, arena));
+        heap
+    }
+
+    fn open(heap: &mut Heap, thread: u64, arena: u32) {
+        let cache = heap.open_cache(ThreadId(thread), StreamHandle(1), arena, false);
+        cache.expect("a stream that is not captured");
+    }
+
+    /// What all caches may do after so many waits, with so many calls of the heap to each.
+    fn after(heap: &mut Heap, waits: u64, calls: u64) -> Excess {
+        for _ in 0..waits {
+            heap.stats.allocations += calls;
+            heap.note_wait();
+        }
+        let excess = heap.caches()[0].excess();
+        assert!(heap.caches().iter().all(|cache| cache.excess() == excess));
+        excess
+    }
+
+    #[test]
+    fn who_waits_for_others_at_every_few_calls_takes_longer_blocks() {
+        let mut heap = heap(2);
+        assert_eq!(after(&mut heap, 0, 0), Excess::None);
+        assert_eq!(after(&mut heap, 10 * WAITS, OFTEN), Excess::None);
+        assert_eq!(after(&mut heap, WAITS - 1, OFTEN - 1), Excess::None);
+        assert_eq!(after(&mut heap, 1, OFTEN - 1), Excess::Rare);
+        // nobody has to wait from now on
+        assert_eq!(after(&mut heap, 10 * WAITS, OFTEN), Excess::Rare);
+        let arena = heap.stream(STREAM);
+        open(&mut heap, 7, arena);
+        assert_eq!(after(&mut heap, 0, 0), Excess::None);
+    }
+
+    #[test]
+    fn who_needs_little_takes_longer_blocks_whatever_is_held() {
+        let mut heap = heap(1);
+        (heap.needed, heap.stats.reserved) = (LITTLE - 1, 1 << 40);
+        heap.tune_caches();
+        assert_eq!(after(&mut heap, 0, 0), Excess::Free);
+        heap.needed = LITTLE;
+        heap.tune_caches();
+        assert_eq!(after(&mut heap, 0, 0), Excess::None);
+    }
+}
