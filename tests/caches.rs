@@ -282,40 +282,6 @@ fn a_batch_is_kept_or_not_at_all() {
     pool.validate();
 }
 
-/// What one thread frees serves another one that allocates on the same stream, many blocks at a time.
-#[test]
-fn what_a_consumer_keeps_comes_back_to_the_producer() {
-    let pool = pool(config());
-    let producer = cache(&pool);
-    let sizes = [300, 5000, 40 * K, 100 * K];
-    let size_of = |number: usize| sizes[number % 4];
-    let blocks: Vec<Addr> = (0..400)
-        .map(|number| alloc(&pool, &producer, size_of(number)).expect("a block"))
-        .collect();
-    thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                let consumer = cache(&pool);
-                for &at in &blocks {
-                    assert!(free(&pool, &consumer, at).is_ok());
-                }
-            })
-            .join()
-            .unwrap();
-    });
-    let mut beside = 0;
-    for number in 0..350 {
-        let at = producer.alloc(size_of(number), 0).unwrap_or_else(|| {
-            beside += 1;
-            pool.validate();
-            alloc(&pool, &producer, size_of(number)).expect("a block")
-        });
-        assert!(blocks.contains(&at), "{at} is none of them");
-    }
-    assert!((2..=60).contains(&beside), "{beside} of 350 calls");
-    pool.validate();
-}
-
 /// A thread replaces blocks at random, of as many lengths as there are: what it keeps soon has one for each request, and
 /// the pool is hardly called any more.
 #[test]

@@ -475,6 +475,12 @@ impl Cache {
         self.lists.count()
     }
 
+    /// Does its owner free what others allocate?
+    pub fn hardly_allocates(&self) -> bool {
+        let counts = self.counts();
+        counts.taken < counts.kept / 2
+    }
+
     /// The least bytes kept since this was last called.
     pub fn take_low(&self) -> u64 {
         let low = self.low.load(Relaxed);

@@ -110,7 +110,8 @@ impl Heap {
     }
 
     /// A thread's cache had nothing for a request, and may get half of what another thread keeps beyond it for the same
-    /// stream, if that is a good deal: where some threads allocate what others free. Returns whether it got something.
+    /// stream, if that is a good deal: where some threads allocate what others free. Of one that does both it may if that is
+    /// twice as much: what they keep differs by chance, too. Returns whether it got something.
     #[inline]
     pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
         self.caches.shared && !self.keeps_nothing() && self.even_out_with_another(cache)
@@ -122,7 +123,9 @@ impl Heap {
         let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
             return false;
         };
-        if other.count() < cache.count() + HANDFUL {
+        if other.count() < cache.count() + HANDFUL
+            || !other.hardly_allocates() && other.count() < 2 * cache.count() + HANDFUL
+        {
             return false;
         }
         other.gate.shut(Shut::Visit);
