@@ -28,6 +28,7 @@ pub mod limbo;
 pub mod limits;
 pub mod lists;
 pub mod node;
+pub mod note;
 pub mod order;
 pub mod page;
 pub mod plan;

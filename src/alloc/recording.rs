@@ -15,14 +15,11 @@
 //!
 //! No lock of its own: the heap's.
 
-use super::directory::Piece;
+use super::note::{Done, Extent, Note};
 use super::rounds::{ALIKE, Calls};
-use super::size::{GRAIN, class_of};
 use super::tape::{Progress, STEPS, Step};
-use foldhash::fast::FixedState;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
 
 /// So many times as many calls as a window has are recorded in vain until that is given up.
 const TRIES: usize = 3;
@@ -38,33 +35,14 @@ const LAST: usize = 64;
 const DEAR: u64 = 64;
 /// Whether blocks have changed places is looked at so often in a window.
 const SELDOM: usize = 8;
+/// Of a long round so small a part tells whether it has as many calls as it was thought to have.
+const SOON: usize = 64;
+/// What is done is kept for one of so many calls of a window.
+const EVERY: usize = 64;
 
 /// A round of about so many calls may have so many more or less.
 fn near(round: usize) -> usize {
     round / ALIKE as usize
-}
-
-/// A block as the books had it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Extent {
-    /// Its length, as rounded up.
-    pub bytes: u64,
-    /// Where its slab begins, if it is of one.
-    pub slab: Option<u64>,
-}
-
-impl Extent {
-    /// What a cache takes it for.
-    pub fn piece(&self) -> Piece {
-        match self.slab {
-            Some(_) => Piece::Small {
-                class: class_of(self.bytes, 0).expect("a slab's"),
-            },
-            None => Piece::Large {
-                grains: self.bytes / GRAIN,
-            },
-        }
-    }
 }
 
 /// A block, and the turn of the window at which it came.
@@ -74,34 +52,6 @@ struct Lasting {
     block: Extent,
     /// None: it came before anything was recorded.
     turn: Option<usize>,
-}
-
-/// A call, and the block that it is about, in few bytes: there are many of them, and each is read several times.
-#[derive(Clone, Copy, Debug)]
-struct Note {
-    at: u64,
-    bytes: u64,
-    /// As asked for; `FREE` where the block is freed.
-    asked: u64,
-    /// How far into its slab the block is.
-    within: u32,
-    /// So many calls ago the block came.
-    age: u32,
-}
-
-const FREE: u64 = u64::MAX;
-/// It is of no slab.
-const ALONE: u32 = u32::MAX;
-/// It came before anything was recorded.
-const BEFORE: u32 = u32::MAX;
-
-/// What calls have done.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Done {
-    /// How many there were.
-    pub calls: Calls,
-    /// Bytes that they left in use.
-    pub more: i64,
 }
 
 /// The latest calls.
@@ -132,9 +82,10 @@ pub struct Recording {
     /// Hashes of the blocks that came in the window less those of the blocks that went, once its length is known: 0 if the same
     /// places are in use.
     sum: u64,
-    /// What is done by the window's first calls, by their number, once it is repeated.
+    /// What is done by the window's first calls, for one number of them in `EVERY`, and by all of them, once it is repeated.
     done: Vec<Done>,
-    /// Whether these are the same blocks is not looked at until so many notes were made.
+    round_done: Done,
+    /// Whether these are the same blocks, or as many calls as was thought, is not looked at until so many notes were made.
     look_from: usize,
 }
 
@@ -174,31 +125,21 @@ impl Recording {
             && let Some(oldest) = self.notes.pop_front()
             && self.exact
         {
-            self.sum = self.sum.wrapping_sub(change(&oldest));
+            self.sum = self.sum.wrapping_sub(oldest.change());
         }
         if self.changes != changes {
             (self.changes, self.changed) = (changes, self.made);
         }
-        let (at, asked, age) = match step {
-            Step::Alloc { bytes, at } => {
+        let age = match step {
+            Step::Alloc { at, .. } => {
                 self.came.insert(at, self.made);
-                (at, bytes, 0)
+                Some(0)
             }
-            Step::Free { at, .. } => {
-                let came = self.came.remove(&at);
-                let age = came.and_then(|came| u32::try_from(self.made - came).ok());
-                (at, FREE, age.unwrap_or(BEFORE))
-            }
+            Step::Free { at, .. } => self.came.remove(&at).map(|came| self.made - came),
         };
-        let note = Note {
-            at,
-            bytes: block.bytes,
-            asked,
-            within: block.slab.map_or(ALONE, |base| (at - base) as u32),
-            age,
-        };
+        let note = Note::new(step, block, age);
         if self.exact {
-            self.sum = self.sum.wrapping_add(change(&note));
+            self.sum = self.sum.wrapping_add(note.change());
         }
         self.notes.push_back(note);
         self.made += 1;
@@ -211,7 +152,7 @@ impl Recording {
         let more = self.notes.len().saturating_sub(window);
         self.notes.drain(..more);
         self.make_room();
-        self.sum = self.notes.iter().map(change).fold(0, u64::wrapping_add);
+        self.sum = self.notes.iter().map(Note::change).fold(0, u64::wrapping_add);
         (self.alike, self.look_from) = (false, 0);
     }
 
@@ -221,19 +162,15 @@ impl Recording {
         let wanted = self.exact && (self.is_settled() || self.late);
         let number = self.notes.len().checked_sub(self.window).filter(|_| wanted)?;
         let note = self.notes.get(number)?;
-        (note.asked == bytes).then(|| (note.at, note.block()))
+        note.asks_for(bytes).then(|| (note.at, note.block()))
     }
 
     /// Were the calls since the first ones so long ago the same as those, but for a few of the first? (The latest few may be by chance: a
     /// round has parts that are alike.)
     fn is_same(&self, ago: usize) -> bool {
-        let same = |(one, other): (&Note, &Note)| {
-            let known = one.age != BEFORE && other.age != BEFORE;
-            one.asked == other.asked && (one.age == other.age || !known)
-        };
         let calls = self.notes.len().saturating_sub(ago);
         let pairs = self.notes.iter().skip(ago).zip(&self.notes);
-        calls >= LAST.min(self.round) && pairs.skip(near(calls)).all(same)
+        calls >= LAST.min(self.round) && pairs.skip(near(calls)).all(|(one, other)| one.is_like(other))
     }
 
     /// How many calls ago was the same done as just now? About so many.
@@ -287,6 +224,14 @@ impl Recording {
     /// False: it is not to be found.
     fn finds_period(&mut self) -> bool {
         let about = (self.turns + 1) * self.round;
+        let soon = about + about / SOON;
+        if self.made >= soon && self.look_from == 0 && about / SOON >= LAST {
+            self.look_from = self.made;
+            if self.is_same(about) && about <= STEPS {
+                self.set_window(about);
+                return true;
+            }
+        }
         if self.notes.len() < about + near(about) + LAST.min(self.round) {
             return true;
         }
@@ -325,30 +270,29 @@ impl Recording {
     /// A whole window is going to be repeated.
     pub fn begin(&mut self) {
         let mut done = Done::default();
-        let after = self.notes.iter().map(|note| {
-            match note.step() {
-                Step::Alloc { .. } => {
-                    (done.calls.allocs, done.more) = (done.calls.allocs + 1, done.more + note.bytes as i64)
-                }
-                Step::Free { .. } => {
-                    (done.calls.frees, done.more) = (done.calls.frees + 1, done.more - note.bytes as i64)
-                }
+        for (number, note) in self.notes.iter().enumerate() {
+            if number % EVERY == 0 {
+                self.done.push(done);
             }
-            done
-        });
-        self.done = std::iter::once(Done::default()).chain(after).collect();
+            done.add(note);
+        }
+        self.done.push(done);
+        self.round_done = done;
     }
 
     /// What was done if it was repeated up to there.
     pub fn done(&self, progress: Progress) -> Done {
-        let (Some(round), Some(part)) = (self.done.last(), self.done.get(progress.steps)) else {
+        let Some(&before) = self.done.get(progress.steps / EVERY) else {
             return Done::default();
         };
+        let mut part = before;
+        let after = self.notes.range(progress.steps / EVERY * EVERY..progress.steps);
+        after.for_each(|note| part.add(note));
         let all = |round: u64, part: u64| progress.rounds.wrapping_mul(round).wrapping_add(part);
         Done {
             calls: Calls {
-                allocs: all(round.calls.allocs, part.calls.allocs),
-                frees: all(round.calls.frees, part.calls.frees),
+                allocs: all(self.round_done.calls.allocs, part.calls.allocs),
+                frees: all(self.round_done.calls.frees, part.calls.frees),
             },
             more: part.more,
         }
@@ -367,7 +311,7 @@ impl Recording {
         let mut lasts = vec![true; steps];
         for (number, note) in self.notes.iter().take(steps).enumerate() {
             if let Step::Free { .. } = note.step() {
-                match number.checked_sub(note.age as usize) {
+                match note.age().and_then(|age| number.checked_sub(age)) {
                     Some(came) => lasts[came] = false,
                     None => gone.push(self.lasting(number, note)),
                 }
@@ -393,35 +337,7 @@ impl Recording {
         Lasting {
             at: note.at,
             block: note.block(),
-            turn: (note.age != BEFORE).then(|| (came - note.age as usize) % self.window),
-        }
-    }
-}
-
-/// What a call adds to the sum. (Sums of `FxHasher`'s hashes would be 0 too often: they are all but linear.)
-fn change(note: &Note) -> u64 {
-    let hash = FixedState::default().hash_one((note.at, note.bytes, note.within));
-    match note.step() {
-        Step::Alloc { .. } => hash,
-        Step::Free { .. } => hash.wrapping_neg(),
-    }
-}
-
-impl Note {
-    fn step(&self) -> Step {
-        match self.asked {
-            FREE => Step::Free {
-                bytes: self.bytes,
-                at: self.at,
-            },
-            bytes => Step::Alloc { bytes, at: self.at },
-        }
-    }
-
-    fn block(&self) -> Extent {
-        Extent {
-            bytes: self.bytes,
-            slab: (self.within != ALONE).then(|| self.at - u64::from(self.within)),
+            turn: note.age().map(|age| (came - age) % self.window),
         }
     }
 }
@@ -541,6 +457,27 @@ mod tests {
         assert_eq!(found(104, 1000), None, "nothing comes again");
     }
 
+    /// A long round that has as many calls as was thought is known soon after it began again, and any other one later.
+    #[test]
+    fn how_many_calls_a_long_round_has_is_known_soon() {
+        let round = 100 * SOON as u64;
+        for more in [0, 2, 100] {
+            let mut recording = Recording::new(round).expect("short");
+            while recording.goes_on() && !recording.has_period() {
+                let bytes = recording.made() % (round + more);
+                recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
+                recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
+            }
+            let after = recording.made() - round;
+            assert_eq!(recording.round(), round + more);
+            let soon = round / SOON as u64;
+            match more {
+                0 => assert_eq!(after, soon),
+                _ => assert_eq!(after, near(round as usize) as u64 + LAST as u64),
+            }
+        }
+    }
+
     #[test]
     fn a_window_in_which_pages_were_mapped_is_not_whole() {
         let mut recording = Recording::new(2).expect("short");
@@ -550,6 +487,27 @@ mod tests {
             recording.note(Step::Free { bytes: 512, at: 1 }, BLOCK, changes);
         }
         assert!(recording.goes_on() && recording.is_whole(1));
+    }
+
+    #[test]
+    fn what_was_done_by_many_calls_is_the_sum_of_what_each_has_done() {
+        let mut recording = Recording::new(6 * EVERY as u64).expect("short");
+        let mut done = vec![Done::default()];
+        for at in 0..3 * EVERY as u64 {
+            recording.note(Step::Alloc { bytes: 1, at }, BLOCK, 0);
+            recording.note(Step::Free { bytes: 512, at }, BLOCK, 0);
+        }
+        recording.begin();
+        for note in &recording.notes {
+            let mut next = *done.last().expect("one");
+            next.add(note);
+            done.push(next);
+        }
+        for (steps, part) in done.iter().enumerate() {
+            let sum = recording.done(Progress { rounds: 7, steps });
+            let allocs = part.calls.allocs + 7 * 3 * EVERY as u64;
+            assert_eq!((sum.calls.allocs, sum.more), (allocs, part.more), "{steps}");
+        }
     }
 
     #[test]
