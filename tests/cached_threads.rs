@@ -2,40 +2,15 @@
 
 mod common;
 
+use common::cached::{alloc, cache, free, pool};
 use common::{K, config};
 use std::thread;
-use weir::backend::counting::Counting;
-use weir::base::error::Error;
-use weir::base::units::{Addr, StreamHandle};
+use weir::base::units::Addr;
 use weir::pool::{Pool, ThreadCache};
-
-const STREAM: StreamHandle = StreamHandle(1);
-
-fn pool() -> Pool {
-    Pool::new(config(), Counting::new(true)).expect("a pool")
-}
-
-fn cache(pool: &Pool) -> ThreadCache {
-    pool.open_cache(STREAM).expect("a cache")
-}
 
 /// One that another thread has opened, which uses it no more.
 fn cache_of_another(pool: &Pool) -> ThreadCache {
     thread::scope(|scope| scope.spawn(|| cache(pool)).join().unwrap())
-}
-
-fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64) -> Result<Addr, Error> {
-    match cache.alloc(bytes, 0) {
-        Some(at) => Ok(at),
-        None => pool.alloc_beside(Some(cache), bytes, 0, STREAM),
-    }
-}
-
-fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
-    match cache.free(at) {
-        Some(bytes) => Ok(bytes),
-        None => pool.free_beside(Some(cache), at, STREAM),
-    }
 }
 
 /// One cache allocates so many blocks, and one frees them.
@@ -47,7 +22,7 @@ fn pass(pool: &Pool, from: &ThreadCache, to: &ThreadCache, blocks: usize, bytes:
 /// What one thread frees serves another one that allocates on the same stream, many blocks at a time.
 #[test]
 fn what_a_consumer_keeps_comes_back_to_the_producer() {
-    let pool = pool();
+    let pool = pool(config());
     let producer = cache(&pool);
     let sizes = [300, 5000, 40 * K, 100 * K];
     let size_of = |number: usize| sizes[number % 4];
@@ -81,7 +56,7 @@ fn what_a_consumer_keeps_comes_back_to_the_producer() {
 /// A thread that allocates as well gives nothing away unless it keeps twice as much: what threads keep differs by chance.
 #[test]
 fn who_allocates_too_gives_only_of_a_good_deal_more() {
-    let pool = pool();
+    let pool = pool(config());
     let (mine, other) = (cache(&pool), cache_of_another(&pool));
     pass(&pool, &mine, &mine, 50, 40 * K);
     (0..20).for_each(|_| pass(&pool, &other, &other, 150, 5000));
@@ -94,7 +69,7 @@ fn who_allocates_too_gives_only_of_a_good_deal_more() {
 /// One that only frees gives of what is a little more: nobody else will ask it.
 #[test]
 fn who_only_frees_gives_of_a_little_more() {
-    let pool = pool();
+    let pool = pool(config());
     let (mine, other) = (cache(&pool), cache_of_another(&pool));
     pass(&pool, &mine, &mine, 50, 40 * K);
     pass(&pool, &mine, &other, 150, 5000);

@@ -2,42 +2,18 @@
 
 mod common;
 
+use common::cached::{STREAM, alloc, cache, free, pool};
 use common::random::Random;
 use common::{K, M, config, limited};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use weir::backend::counting::Counting;
 use weir::backend::fence::is_one_sided;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::pool::{Attribute, Pool, ThreadCache};
-
-const STREAM: StreamHandle = StreamHandle(1);
-
-fn pool(config: Config) -> Pool {
-    Pool::new(config, Counting::new(true)).expect("a pool")
-}
-
-fn cache(pool: &Pool) -> ThreadCache {
-    pool.open_cache(STREAM).expect("a cache")
-}
-
-fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64) -> Result<Addr, Error> {
-    match cache.alloc(bytes, 0) {
-        Some(at) => Ok(at),
-        None => pool.alloc_beside(Some(cache), bytes, 0, STREAM),
-    }
-}
-
-fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
-    match cache.free(at) {
-        Some(bytes) => Ok(bytes),
-        None => pool.free_beside(Some(cache), at, STREAM),
-    }
-}
 
 /// Blocks of all kinds of length, freed into the cache. Gives their bytes.
 fn fill(pool: &Pool, cache: &ThreadCache) -> u64 {

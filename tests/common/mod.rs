@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod cached;
 #[allow(unsafe_code)]
 pub mod cuda;
 pub mod device;

@@ -1,0 +1,32 @@
+//! A pool on the counting backend, and calls by way of a thread's cache.
+
+use weir::backend::counting::Counting;
+use weir::base::error::Error;
+use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
+use weir::pool::{Pool, ThreadCache};
+
+pub const STREAM: StreamHandle = StreamHandle(1);
+
+pub fn pool(config: Config) -> Pool {
+    Pool::new(config, Counting::new(true)).expect("a pool")
+}
+
+/// The calling thread's.
+pub fn cache(pool: &Pool) -> ThreadCache {
+    pool.open_cache(STREAM).expect("a cache")
+}
+
+pub fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64) -> Result<Addr, Error> {
+    match cache.alloc(bytes, 0) {
+        Some(at) => Ok(at),
+        None => pool.alloc_beside(Some(cache), bytes, 0, STREAM),
+    }
+}
+
+pub fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
+    match cache.free(at) {
+        Some(bytes) => Ok(bytes),
+        None => pool.free_beside(Some(cache), at, STREAM),
+    }
+}
