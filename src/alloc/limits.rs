@@ -149,13 +149,9 @@ impl Heap {
             return;
         }
         let room = bytes / self.caches().len().max(1) as u64;
-        if self
-            .caches
-            .limits
-            .room
-            .is_none_or(|last| room < last || room / 4 > last)
-        {
-            self.caches.limits.room = Some(room / 2);
+        let limits = &mut self.caches.limits;
+        if limits.room.is_none_or(|last| room < last || room / 4 > last) {
+            limits.room = Some(room / 2);
             self.limit_caches();
         }
     }
