@@ -35,8 +35,8 @@ const FAR: u32 = 2;
 const LOOK: usize = 8;
 /// And where one block is wanted and no other.
 const LOOK_FOR_ONE: usize = 256;
-/// Where blocks that are a good deal longer are taken now and then, what they are longer by is this part of what requests ask
-/// for, but for a part of the last so many grains of requests.
+/// Where blocks that are a good deal longer are taken now and then, they are longer by no more than this part of what requests have
+/// asked for; of that so many grains at most are saved up.
 const PART: u64 = 64;
 const SAVED: u64 = (16 << 20) / GRAIN;
 

@@ -227,19 +227,25 @@ impl Recording {
         let soon = about + about / SOON;
         if self.made >= soon && self.look_from == 0 && about / SOON >= LAST {
             self.look_from = self.made;
-            if self.is_same(about) && about <= STEPS {
-                self.set_window(about);
-                return true;
+            if self.is_same(about) {
+                return self.begin_windows(about);
             }
         }
         if self.notes.len() < about + near(about) + LAST.min(self.round) {
             return true;
         }
-        let Some(period) = self.period(about) else {
-            self.turns += 1;
-            self.make_room();
-            return self.turns < TURNS && about + self.round <= MANY;
-        };
+        match self.period(about) {
+            Some(period) => self.begin_windows(period),
+            None => {
+                self.turns += 1;
+                self.make_room();
+                self.turns < TURNS && about + self.round <= MANY
+            }
+        }
+    }
+
+    /// A round has so many calls. False: they are too many.
+    fn begin_windows(&mut self, period: usize) -> bool {
         if period <= STEPS {
             self.round = period;
             self.set_window(period);
@@ -460,21 +466,32 @@ mod tests {
     /// A long round that has as many calls as was thought is known soon after it began again, and any other one later.
     #[test]
     fn how_many_calls_a_long_round_has_is_known_soon() {
-        let round = 100 * SOON as u64;
-        for more in [0, 2, 100] {
-            let mut recording = Recording::new(round).expect("short");
+        let long = 100 * SOON as u64;
+        // as many as thought, more, or rounds that take turns
+        for (thought, round) in [
+            (long, long),
+            (long, long + 2),
+            (long, long + 100),
+            (long / 4, long / 2),
+            (1504, 3 * 1504),
+        ] {
+            let mut recording = Recording::new(thought).expect("short");
             while recording.goes_on() && !recording.has_period() {
-                let bytes = recording.made() % (round + more);
+                let bytes = recording.made() % round;
                 recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
                 recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
             }
-            let after = recording.made() - round;
-            assert_eq!(recording.round(), round + more);
-            let soon = round / SOON as u64;
-            match more {
-                0 => assert_eq!(after, soon),
-                _ => assert_eq!(after, near(round as usize) as u64 + LAST as u64),
-            }
+            assert_eq!(recording.round(), round);
+            let about = round / thought * thought;
+            let after = match about == round && round >= (SOON * LAST) as u64 {
+                true => round / SOON as u64,
+                false => near(about as usize) as u64 + LAST as u64,
+            };
+            assert!(
+                recording.made() - about - after < 2,
+                "{thought} {round} {}",
+                recording.made()
+            );
         }
     }
 

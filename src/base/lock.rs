@@ -103,7 +103,7 @@ impl<T> Ranked<T> {
     }
 
     /// Takes the lock if it is free at one of a few looks, each twice as long after the last. std's mutex does not look again once
-    /// one thread sleeps for it, and then every one of them does, each time: to be woken takes ten times as long as the
+    /// one thread sleeps for it, and then every one of them does, each time: to be woken takes much longer than the
     /// lock is held. (Spin before sleeping: Karlin, Li, Manasse, Owicki, 1991; the pauses: Anderson, 1990.)
     fn lock_soon(&self) -> Option<RankedGuard<'_, T>> {
         (0..LOOKS).find_map(|look| {
