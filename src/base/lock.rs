@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::hint;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// The ranks; see the module's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +43,13 @@ thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Looks at a lock before sleeping for it. All of them together take a few microseconds.
-const LOOKS: u32 = 7;
+/// A thread pauses once before it looks again at a lock that is not free, then twice as long each time, up to so many times. What
+/// the lock protects is in the processor's caches of whoever had it last, who does more by having it again than by sharing it.
+const LONGEST: u32 = 1 << 12;
+/// So many pauses in all come before it sleeps for the lock: less than a millisecond.
+const PAUSES: u32 = 1 << 14;
+/// After so many at once whoever has it may run, where there are more threads than processors.
+const YIELD: u32 = 1 << 7;
 
 /// A mutex with a rank.
 #[derive(Debug)]
@@ -102,16 +108,25 @@ impl<T> Ranked<T> {
         })
     }
 
-    /// Takes the lock if it is free at one of a few looks, each twice as long after the last. std's mutex does not look again once
-    /// one thread sleeps for it, and then every one of them does, each time: to be woken takes much longer than the
-    /// lock is held. (Spin before sleeping: Karlin, Li, Manasse, Owicki, 1991; the pauses: Anderson, 1990.)
+    /// Takes the lock if it is free at one of a few looks. std's mutex does not look again once one thread sleeps for it, and then
+    /// every one of them does, each time: to be woken takes much longer than the lock is held. (Spin before sleeping: Karlin,
+    /// Li, Manasse, Owicki, 1991; the pauses: Anderson, 1990; that fewer threads at a lock do more: Dice, Malthusian Locks, 2017.)
     fn lock_soon(&self) -> Option<RankedGuard<'_, T>> {
-        (0..LOOKS).find_map(|look| {
-            for _ in 0..1 << look {
+        let (mut pauses, mut left) = (1, PAUSES);
+        while left > 0 {
+            for pause in 1..=pauses {
                 hint::spin_loop();
+                if pause % YIELD == 0 {
+                    thread::yield_now();
+                }
             }
-            self.try_lock()
-        })
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            left = left.saturating_sub(pauses);
+            pauses = (2 * pauses).min(LONGEST);
+        }
+        None
     }
 
     /// May this thread wait for the lock, with those that it holds?
