@@ -267,23 +267,38 @@ fn who_ends_a_replay_counts_what_was_answered() {
     const ARENA: u32 = 1;
     const LATER: u64 = 1 << 20;
     loom::model(|| {
-        let tape = Arc::new(Tape::default());
-        tape.begin(ARENA, round(0).into_iter());
+        let both = Arc::new((Gate::default(), Tape::default()));
+        both.0.shut(Shut::Taped);
+        both.1.begin(ARENA, round(0).into_iter());
         let ends = {
-            let tape = tape.clone();
+            let both = both.clone();
             thread::spawn(move || {
+                let (gate, tape) = &*both;
+                gate.shut(Shut::Visit);
+                Gate::announce();
+                gate.wait();
                 let first = tape.end().expect("it was on");
                 tape.begin(ARENA, round(LATER).into_iter());
+                gate.open(Shut::Visit);
                 first
             })
         };
+        let (gate, tape) = &*both;
+        let alloc = || {
+            let _pass = gate.enter_taped()?;
+            tape.alloc(ARENA, 1)
+        };
+        let free = |at| {
+            let _pass = gate.enter_taped()?;
+            tape.free(ARENA, at)
+        };
         let (mut first, mut later) = (0, 0);
         let mut count = |at: u64| if at < LATER { first += 1 } else { later += 1 };
-        let last = tape.alloc(ARENA, 1);
+        let last = alloc();
         last.into_iter().for_each(&mut count);
-        tape.alloc(ARENA, 1).into_iter().for_each(&mut count);
+        alloc().into_iter().for_each(&mut count);
         if let Some(at) = last
-            && tape.free(ARENA, at).is_some()
+            && free(at).is_some()
         {
             count(at);
         }

@@ -312,7 +312,7 @@ fn others_may_come_at_any_moment() {
                     match call {
                         Call::Alloc(block) => {
                             let bytes = round.asked[block];
-                            let kept = cache.alloc_again(bytes).or_else(|| cache.alloc(bytes, 0));
+                            let kept = cache.alloc_larger(bytes).or_else(|| cache.alloc(bytes, 0));
                             at[block] = kept.unwrap_or_else(|| {
                                 pool.alloc_beside(Some(&cache), bytes, 0, OWN).expect("memory")
                             });
@@ -320,7 +320,7 @@ fn others_may_come_at_any_moment() {
                         }
                         Call::Free(block) | Call::FreeLast(block) => {
                             leave(at[block]);
-                            let kept = cache.free_again(at[block]).or_else(|| cache.free(at[block]));
+                            let kept = cache.free_larger(at[block]).or_else(|| cache.free(at[block]));
                             if kept.is_none() {
                                 pool.free_beside(Some(&cache), at[block], OWN).expect("live");
                             }

@@ -118,12 +118,26 @@ impl Cache {
     /// The block that the same call of the round before got, if the program is known to do the same again.
     #[inline(always)]
     pub fn replay_alloc(&self, bytes: u64) -> Option<u64> {
-        self.tape.alloc(self.arena, bytes)
+        let _pass = self.gate.enter_taped()?;
+        self.replay_alloc_inside(bytes)
     }
 
     /// The same of a free, if that is all there is to do: the block's bytes.
     #[inline(always)]
     pub fn replay_free(&self, at: u64) -> Option<u64> {
+        let _pass = self.gate.enter_taped()?;
+        self.replay_free_inside(at)
+    }
+
+    /// As `take_inside`.
+    #[inline(always)]
+    pub fn replay_alloc_inside(&self, bytes: u64) -> Option<u64> {
+        self.tape.alloc(self.arena, bytes)
+    }
+
+    /// As `take_inside`.
+    #[inline(always)]
+    pub fn replay_free_inside(&self, at: u64) -> Option<u64> {
         self.tape.free(self.arena, at)
     }
 
@@ -166,14 +180,14 @@ impl Cache {
         Some(self.hand_out(self.begin_small(class, self.lists.pop_small(class)?)))
     }
 
-    /// The same where it is of no slab, aligned as all are, and takes no search.
+    /// The same where it is of no slab, aligned as all are, and takes no search, or is answered as in the round before.
     #[inline(always)]
     pub fn take_larger(&self, bytes: u64) -> Option<u64> {
-        if bytes <= SMALL_MAX {
-            return None;
+        match self.gate.enter_either_quick()? {
+            (_pass, true) => self.replay_alloc_inside(bytes),
+            _ if bytes <= SMALL_MAX => None,
+            (_pass, false) => Some(self.hand_out(self.begin_larger(self.lists.pick_quick(bytes)?))),
         }
-        let _pass = self.gate.enter_quick()?;
-        Some(self.hand_out(self.begin_larger(self.lists.pick_quick(bytes)?)))
     }
 
     /// The same where it takes a search, for a request that no slab can serve.
@@ -268,11 +282,13 @@ impl Cache {
         self.put_small(at, class)
     }
 
-    /// The same where it is of no slab.
+    /// The same where it is of no slab, or is answered as in the round before.
     #[inline(always)]
     pub fn keep_larger(&self, at: u64) -> Option<u64> {
-        let _pass = self.gate.enter_quick()?;
-        self.put_larger(at)
+        match self.gate.enter_either_quick()? {
+            (_pass, true) => self.replay_free_inside(at),
+            (_pass, false) => self.put_larger(at),
+        }
     }
 
     /// The owner keeps all these blocks, which are freed; of places with 0 there are none. False: it keeps none, because the

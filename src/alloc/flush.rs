@@ -171,8 +171,13 @@ impl Heap {
 
     /// The pool ends: nobody uses a cache any more.
     pub fn end_caches(&mut self) {
+        self.keep_out(Shut::Ended);
+    }
+
+    /// Shuts all gates, and waits until the owners are outside.
+    pub(super) fn keep_out(&self, why: Shut) {
         for cache in &self.caches.all {
-            cache.gate.shut(Shut::Ended);
+            cache.gate.shut(why);
         }
         Gate::announce();
         for cache in &self.caches.all {

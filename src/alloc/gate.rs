@@ -5,7 +5,10 @@
 //! algorithm; the fences are `backend::fence`). The owner never waits: at a shut gate it turns round. The others wait
 //! for the owner to come out, which takes it nanoseconds.
 //!
-//! Invariant: while the gate is shut and `wait` has returned, the owner is not inside.
+//! Where the owner's calls are answered from the tape the gate is shut for the cache, and open to the tape: unless it is shut for another
+//! reason, too.
+//!
+//! Invariant: while the gate is shut and `wait` has returned, the owner is not inside, but for the tape where that is the reason.
 //! Lock: those who shut gates hold the pool's `Heap` lock from `shut` to `open`, so they exclude each other.
 
 #[cfg(not(loom))]
@@ -57,6 +60,9 @@ pub enum Shut {
 const FENCED: u32 = 16;
 /// And: the owner has something to ask before it goes in.
 const ASKS: u32 = 32;
+/// Reasons that do not matter to who answers from the tape: it keeps nothing, and need not come to the pool.
+const NOT_THE_TAPES: u32 = Shut::Idle as u32 | Shut::Call as u32;
+const TAPED: u32 = Shut::Taped as u32;
 
 /// The gate.
 #[derive(Debug)]
@@ -96,6 +102,41 @@ impl Gate {
         light();
         let pass = Pass(self);
         (self.shut.load(Ordering::Acquire) == 0).then_some(pass)
+    }
+
+    /// The same, or to the tape where the gate is shut for that: is it to the tape?
+    #[inline(always)]
+    pub fn enter_either_quick(&self) -> Option<(Pass<'_>, bool)> {
+        self.inside.store(true, Ordering::Relaxed);
+        light();
+        let pass = Pass(self);
+        match self.shut.load(Ordering::Acquire) {
+            0 => Some((pass, false)),
+            word if word & !NOT_THE_TAPES == TAPED => Some((pass, true)),
+            _ => None,
+        }
+    }
+
+    /// The owner goes in where the gate is shut because its calls are answered from the tape, to the tape and nothing else. What it has to
+    /// ask it has asked.
+    #[inline(always)]
+    pub fn enter_taped(&self) -> Option<Pass<'_>> {
+        self.inside.store(true, Ordering::Relaxed);
+        light();
+        let pass = Pass(self);
+        let fenced = match self.shut.load(Ordering::Acquire) & !(NOT_THE_TAPES | ASKS) {
+            TAPED => false,
+            word if word == TAPED | FENCED => true,
+            _ => return None,
+        };
+        (!fenced || self.is_taped_behind_fence()).then_some(pass)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_taped_behind_fence(&self) -> bool {
+        full();
+        self.shut.load(Ordering::Acquire) & !(NOT_THE_TAPES | ASKS) == TAPED | FENCED
     }
 
     /// Is `enter_quick` of use? Else it lets nobody in.
@@ -152,5 +193,41 @@ impl Drop for Pass<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.inside.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::backend::fence::prepare;
+
+    #[test]
+    fn to_the_tape_only_where_nobody_else_is_at_work() {
+        prepare();
+        let gate = Gate::default();
+        let quick = |gate: &Gate| gate.enter_either_quick().map(|(_, taped)| taped);
+        let (open, taped) = match is_one_sided() {
+            true => (Some(false), Some(true)),
+            false => (None, None), // a fence takes longer
+        };
+        assert_eq!(quick(&gate), open);
+        assert!(gate.enter_taped().is_none(), "there is no tape");
+        gate.shut(Shut::Taped);
+        for beside in [Shut::Idle, Shut::Call] {
+            gate.shut(beside);
+            assert_eq!(quick(&gate), taped, "{beside:?}");
+            assert!(gate.enter_taped().is_some(), "{beside:?}");
+        }
+        for apart in [Shut::Visit, Shut::Ended] {
+            gate.shut(apart);
+            assert_eq!(quick(&gate), None, "{apart:?}");
+            assert!(gate.enter_taped().is_none(), "{apart:?}");
+            gate.open(apart);
+        }
+        gate.asks();
+        assert_eq!(quick(&gate), None, "it has something to ask");
+        assert!(gate.enter_taped().is_some(), "it has asked");
+        gate.open(Shut::Taped);
+        assert!(gate.enter().is_none(), "it is still idle");
     }
 }

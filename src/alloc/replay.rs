@@ -16,7 +16,7 @@
 //! in another order each time there is nothing to be learned by heart.
 //!
 //! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
-//! No lock of its own: the heap's. The tape is read without one.
+//! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
 use super::cache::Cache;
 use super::flush::Whose;
@@ -214,7 +214,7 @@ impl Heap {
                 self.note_alloc(own, at, bytes);
                 Some(at)
             }
-            Way::Replaying => own.replay_alloc(bytes),
+            Way::Replaying => own.replay_alloc_inside(bytes),
         }
     }
 
@@ -281,7 +281,7 @@ impl Heap {
                 let open = own.gate.is_shut_only(Shut::Taped);
                 open.then(|| own.keep_inside(at))?
             }
-            Way::Replaying => own.replay_free(at),
+            Way::Replaying => own.replay_free_inside(at),
         }
     }
 
@@ -314,12 +314,23 @@ impl Heap {
         Some(self.block_bytes(block))
     }
 
+    /// No call is answered from the tape any more. Gives how far it came, if it was on.
+    fn end_tape(&mut self) -> Option<Progress> {
+        if !self.replay.tape.is_on() {
+            return None;
+        }
+        self.keep_out(Shut::Visit);
+        let progress = self.replay.tape.end();
+        self.caches()
+            .iter()
+            .for_each(|cache| cache.gate.open(Shut::Visit));
+        progress
+    }
+
     /// Ends the replay, if there is one: the books are right again.
     #[inline(never)]
     pub fn make_up(&mut self) {
-        let Some(progress) = self.replay.tape.end() else {
-            return;
-        };
+        let Some(progress) = self.end_tape() else { return };
         let (arena, turn) = (self.replay.arena, self.turn());
         let Done { calls, .. } = self.replay.recording.done(progress);
         let part = Progress {

@@ -2,13 +2,15 @@
 //! the same calls they are answered from here, without the books, which stay as they were when the round began
 //! (`replay` says when, and what follows a call that differs).
 //!
-//! A call is answered by one compare-and-swap, from the step it is to the next. Whoever ends the replay swaps the place for `OFF`
-//! and so knows which calls were answered: each of them was before that, or was not answered.
+//! A call is answered by its thread inside its gate, which is shut for all else, and moves the place on by a plain store: no
+//! call pays for a locked instruction. Whoever ends the replay has that thread outside first, so each call was answered before that, or was not.
 //!
 //! (Placing blocks where a recorded run had them: Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep
 //! neural networks", 2018. What is recorded here is the pool's own answers, which have held before.)
 //!
-//! Invariant: steps change only while the place is `OFF`, under the heap's lock.
+//! Invariant: steps change only while the place is `OFF`.
+//! Lock: the owner of the calls has the heap's, or is inside the gate of its cache (`Gate::enter_taped`); all others have the heap's, and the gate
+//! is shut for them, too, but to read how far it came.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +19,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Steps of the longest round. (loom has few atomics.)
-pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 17 };
+pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 18 };
 const CHUNK: usize = if cfg!(loom) { 4 } else { 1 << 10 };
 
-/// Place: | replay 16 | rounds 24 | step 24 |. The number of the replay keeps a call that was held up from taking a step of a later
-/// one for its own.
+/// Place: | rounds 40 | step 24 |.
 const STEP: u64 = (1 << 24) - 1;
 const ROUND: u64 = STEP + 1;
-const ROUNDS: u64 = STEP;
-const REPLAY: u64 = 1 << 48;
+const ROUNDS: u64 = OFF / ROUND;
 const OFF: u64 = u64::MAX;
 
 /// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, and whether it is an allocation.
@@ -73,8 +73,6 @@ pub struct Tape {
     place: AtomicU64,
     /// The stream's whose calls they are.
     arena: AtomicU64,
-    /// Replays so far.
-    replays: AtomicU64,
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
 }
 
@@ -83,7 +81,6 @@ impl Default for Tape {
         Tape {
             place: AtomicU64::new(OFF),
             arena: AtomicU64::new(0),
-            replays: AtomicU64::new(0),
             chunks: (0..STEPS / CHUNK).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -108,7 +105,7 @@ impl Tape {
 
     #[inline(always)]
     fn advance<R>(&self, arena: u32, is_it: impl FnOnce(u64, u64) -> Option<R>) -> Option<R> {
-        let place = self.place.load(Ordering::Acquire);
+        let place = self.place.load(Ordering::Relaxed);
         if place == OFF || self.arena.load(Ordering::Relaxed) != u64::from(arena) {
             return None;
         }
@@ -117,13 +114,11 @@ impl Tape {
         let answer = is_it(what, slot.at.load(Ordering::Relaxed))?;
         let next = match what & LAST {
             0 => place + 1,
-            _ if (place / ROUND) & ROUNDS == ROUNDS => return None, // whoever ends it counts them
+            _ if place / ROUND == ROUNDS => return None, // whoever ends it counts them
             _ => (place & !STEP) + ROUND,
         };
-        let answered = self
-            .place
-            .compare_exchange(place, next, Ordering::AcqRel, Ordering::Relaxed);
-        answered.ok().map(|_| answer)
+        self.place.store(next, Ordering::Relaxed);
+        Some(answer)
     }
 
     #[inline(always)]
@@ -153,28 +148,24 @@ impl Tape {
             chunk[number % CHUNK].at.store(at, Ordering::Relaxed);
         }
         self.arena.store(arena.into(), Ordering::Relaxed);
-        let number = self.replays.load(Ordering::Relaxed) + 1;
-        self.replays.store(number, Ordering::Relaxed);
-        // the number of `OFF` is no replay's
-        self.place
-            .store(number % (OFF / REPLAY) * REPLAY, Ordering::Release);
+        self.place.store(0, Ordering::Relaxed);
     }
 
     /// How far the replay has come by now. None: there is none.
     pub fn progress(&self) -> Option<Progress> {
-        Progress::at(self.place.load(Ordering::Acquire))
+        Progress::at(self.place.load(Ordering::Relaxed))
     }
 
     /// Ends the replay: no call is answered from now on. None: there was none.
     pub fn end(&self) -> Option<Progress> {
-        Progress::at(self.place.swap(OFF, Ordering::AcqRel))
+        Progress::at(self.place.swap(OFF, Ordering::Relaxed))
     }
 }
 
 impl Progress {
     fn at(place: u64) -> Option<Progress> {
         (place != OFF).then_some(Progress {
-            rounds: (place / ROUND) & ROUNDS,
+            rounds: place / ROUND,
             steps: (place & STEP) as usize,
         })
     }

@@ -83,7 +83,6 @@ pub(super) unsafe fn alloc(
         cache
             .alloc_small(bytes as u64)
             .or_else(|| cache.alloc_larger(bytes as u64))
-            .or_else(|| cache.alloc_again(bytes as u64))
             .or_else(|| cache.alloc_searched(bytes as u64))
     };
     // SAFETY: it takes a block from the cache's lists, and the caller's promise.
@@ -150,12 +149,8 @@ unsafe fn alloc_larger(
     ptr: *mut *mut c_void,
     place: Option<&Place>,
 ) -> weir_status {
-    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
+    // SAFETY: it takes a block from the cache's lists, or reads the tape, and the caller's promise.
     if unsafe { served(place, ptr, |cache| cache.alloc_larger(bytes as u64)) } {
-        return weir_status::WEIR_OK;
-    }
-    // SAFETY: it reads the tape, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_again(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
     if ThreadCache::takes_search(bytes as u64) {
@@ -298,13 +293,8 @@ fn free_larger(
     on: StreamHandle,
     place: Option<&Place>,
 ) -> weir_status {
-    let kept_or_replayed = |cache: &ThreadCache| {
-        cache
-            .free_larger(addr(ptr))
-            .or_else(|| cache.free_again(addr(ptr)))
-    };
     // SAFETY: it puts a block on one of the cache's lists, or reads the tape.
-    match unsafe { glance(place, kept_or_replayed) } {
+    match unsafe { glance(place, |cache| cache.free_larger(addr(ptr))) } {
         Some(_) => weir_status::WEIR_OK,
         None => free_missed(pool, ptr, on, place),
     }

@@ -58,22 +58,10 @@ impl ThreadCache {
         self.cache.take_small(bytes).map(Addr)
     }
 
-    /// The same for a larger one, if it takes no search.
+    /// The same for a larger one, if it takes no search, and for all that is answered as in the round before.
     #[inline(always)]
     pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
         self.cache.take_larger(bytes).map(Addr)
-    }
-
-    /// The same where the gate is shut because calls are answered as in the round before. None, too, if the stream is not declared.
-    #[inline(always)]
-    pub fn alloc_again(&self, bytes: u64) -> Option<Addr> {
-        self.declared.then(|| self.cache.replay_alloc(bytes))?.map(Addr)
-    }
-
-    /// As `alloc_again`.
-    #[inline(always)]
-    pub fn free_again(&self, at: Addr) -> Option<u64> {
-        self.declared.then(|| self.cache.replay_free(at.0))?
     }
 
     /// May a search find a block for such a request?
@@ -90,7 +78,7 @@ impl ThreadCache {
         }
     }
 
-    /// The same where these three were asked, unless it is aligned otherwise.
+    /// The same where these were asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
         match align == 0 && self.cache.gate.is_quick() {
             true => None,
