@@ -45,7 +45,7 @@ thread_local! {
 
 /// A thread pauses once before it looks again at a lock that is not free, then twice as long each time, up to so many times. What
 /// the lock protects is in the processor's caches of whoever had it last, who does more by having it again than by sharing it.
-const LONGEST: u32 = 1 << 12;
+const LONGEST: u32 = 1 << 10;
 /// So many pauses in all come before it sleeps for the lock: less than a millisecond.
 const PAUSES: u32 = 1 << 14;
 /// After so many at once whoever has it may run, where there are more threads than processors.
