@@ -21,9 +21,11 @@ struct Scenario {
 };
 
 constexpr Scenario SCENARIOS[] = {
-    {"same-size", same_size}, {"reuse", immediate_reuse}, {"varying", varying}, {"transformer", transformer},
-    {"pressure", pressure},   {"batch", batch},           {"threads", threads}, {"pairs", pairs},
-    {"trace", replay},        {"fit", fit},             {"rounds", rounds},    {"busy", busy},
+    {"same-size", same_size}, {"reuse", immediate_reuse}, {"varying", varying},
+    {"transformer", transformer}, {"pressure", pressure}, {"batch", batch},
+    {"threads", threads}, {"large-threads", large_threads}, {"pairs", pairs},
+    {"trace", replay}, {"fit", fit}, {"rounds", rounds},
+    {"busy", busy},
 };
 
 struct Options {

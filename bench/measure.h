@@ -66,6 +66,7 @@ void transformer(const Measure &measure);
 void pressure(const Measure &measure);
 void batch(const Measure &measure);
 void threads(const Measure &measure);
+void large_threads(const Measure &measure);
 void pairs(const Measure &measure);
 void replay(const Measure &measure);
 void fit(const Measure &measure);

@@ -17,13 +17,18 @@ struct alignas(128) Count {
     void add(uint64_t more) { value.store(value.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
 };
 
-// Sizes of 256 B to 256 KiB, uniform, and places among the live blocks.
+struct Range {
+    uint32_t least, most;
+};
+constexpr Range SMALL{256, 256 << 10}, LARGE{256 << 10, 4 << 20};
+
+// Sizes in a range, uniform, and places among the live blocks.
 struct Draws {
-    explicit Draws(uint64_t seed) : places(DRAWS), sizes(DRAWS) {
+    Draws(uint64_t seed, Range range) : places(DRAWS), sizes(DRAWS) {
         Random random(seed);
         for (size_t i = 0; i < DRAWS; i++) {
             places[i] = static_cast<uint32_t>(random() % LIVE);
-            sizes[i] = static_cast<uint32_t>(256 + random() % (256 << 10));
+            sizes[i] = static_cast<uint32_t>(range.least + random() % (range.most - range.least + 1));
         }
     }
     std::vector<uint32_t> places, sizes;
@@ -61,9 +66,8 @@ void rates(const Measure &measure, const char *scenario, const std::string &whic
 }
 
 // Random replacement, until stopped.
-void churn(Adaptor &adaptor, Stream stream, uint64_t seed, Count &count, std::atomic<size_t> &failed,
+void churn(Adaptor &adaptor, Stream stream, const Draws &draws, Count &count, std::atomic<size_t> &failed,
            const std::atomic<bool> &stop) {
-    Draws draws(seed);
     std::array<std::pair<void *, size_t>, LIVE> blocks = {};
     size_t refused = 0;
     for (size_t i = 0; !stop.load(std::memory_order_relaxed); i = (i + 1) % DRAWS) {
@@ -84,7 +88,7 @@ void churn(Adaptor &adaptor, Stream stream, uint64_t seed, Count &count, std::at
     failed += refused;
 }
 
-void swept(const Measure &measure, size_t threads, bool own_streams) {
+void swept(const Measure &measure, const char *scenario, size_t threads, bool own_streams, Range range) {
     Adaptor &adaptor = measure.adaptor;
     if (!adaptor.begin(0)) {
         return;
@@ -98,15 +102,17 @@ void swept(const Measure &measure, size_t threads, bool own_streams) {
     std::atomic<bool> stop{false};
     std::vector<std::function<void()>> work;
     for (size_t k = 0; k < threads; k++) {
-        work.emplace_back([&, k] { churn(adaptor, streams[own_streams ? k : 0], k, counts[k], failed, stop); });
+        work.emplace_back([&, k] {
+            churn(adaptor, streams[own_streams ? k : 0], Draws(k, range), counts[k], failed, stop);
+        });
     }
     std::string which = std::to_string(threads) + (own_streams ? ", own streams" : ", one stream");
-    rates(measure, "threads", which, work, counts, stop);
+    rates(measure, scenario, which, work, counts, stop);
     size_t all = 0;
     for (Count &count : counts) {
         all += count.value;
     }
-    measure.refused("threads", which, failed, all);
+    measure.refused(scenario, which, failed, all);
     adaptor.synchronize();
     adaptor.end();
     for (Stream stream : streams) {
@@ -163,7 +169,7 @@ struct Pair {
 };
 
 void produce(Adaptor &adaptor, Pair &pair, uint64_t seed, std::atomic<size_t> &failed, const std::atomic<bool> &stop) {
-    Draws draws(seed);
+    Draws draws(seed, SMALL);
     size_t next = 0, refused = 0;
     for (uint32_t number = 0; !stop.load(std::memory_order_relaxed); number++) {
         if (!pair.ring.may_fill(number, stop)) {
@@ -254,9 +260,15 @@ void threads(const Measure &measure) {
     for (bool own_streams : {true, false}) {
         for (size_t count : {1, 2, 4, 8, 16}) {
             if (own_streams || count == 16) {
-                swept(measure, count, own_streams);
+                swept(measure, "threads", count, own_streams, SMALL);
             }
         }
+    }
+}
+
+void large_threads(const Measure &measure) {
+    for (size_t count : {1, 2, 4, 8, 16}) {
+        swept(measure, "large-threads", count, true, LARGE);
     }
 }
 

@@ -61,7 +61,7 @@ device) all=(weir weir-declared weir-untold null cudaMallocAsync torch torch-exp
 esac
 # Scenarios that share a process, and the seconds that it may take. What matters most comes first.
 groups=(calls trace threads pressure fit rounds busy)
-declare -A scenarios=([calls]="same-size,reuse,varying,transformer,batch" [trace]=trace [threads]="threads,pairs"
+declare -A scenarios=([calls]="same-size,reuse,varying,transformer,batch" [trace]=trace [threads]="threads,large-threads,pairs"
     [pressure]=pressure [fit]=fit [rounds]=rounds [busy]=busy)
 declare -A limits=([calls]=40 [trace]=45 [threads]=30 [pressure]=20 [fit]=40 [rounds]=25 [busy]=35)
 [ $list = 0 ] || { printf '%s\n' "${all[@]}"; exit 0; }

@@ -107,7 +107,11 @@ def sections(results):
     yield "Calls", "scenario", churn
 
     rates = []
-    for scenario, what in (("threads", "threads: "), ("producer-consumer", "producers and consumers: ")):
+    for scenario, what in (
+        ("threads", "threads: "),
+        ("large-threads", "threads, 256 KiB to 4 MiB: "),
+        ("producer-consumer", "producers and consumers: "),
+    ):
         for case in results.cases(scenario):
             rates.append((what + case, results.get(scenario, case, "rate")))
             rates.append((f"{what}{case}: requests failed, %", results.get(scenario, case, "failed")))
