@@ -48,6 +48,7 @@ pub use cached::ThreadCache;
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;
+use turn::Turn;
 
 /// What `end` found still allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -522,7 +523,7 @@ impl Pool {
 
     /// Checks every invariant; panics on the first that does not hold. Waits for a miss in progress.
     pub fn validate(&self) {
-        let _grow = self.grow.lock();
+        let _grow = Turn::take(self);
         if let Ok(mut heap) = self.books_to_read() {
             heap.figures();
             heap.validate();

@@ -354,6 +354,27 @@ fn nobody_waits_for_more_than_the_page_that_is_being_made() {
     }
 }
 
+/// The worker leaves where somebody makes room or gives it back, and comes again when that is over, whether anything is asked for or not.
+#[test]
+fn who_has_kept_the_worker_from_its_work_calls_it_again() {
+    let (pool, hooked, faulty) = pool_with(Pages::Movable, ahead(AHEAD));
+    let first = alloc(&pool, PAGE);
+    settle(&pool, AHEAD);
+    rest(&faulty);
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let (inside, blocks) = (Arc::clone(&pool), Arc::clone(&taken));
+    hooked.before(Call::Release, move || {
+        let more = (0..4).map(|_| alloc(&inside, PAGE));
+        blocks.lock().expect("no panic").extend(more);
+        thread::sleep(std::time::Duration::from_millis(100)); // for the worker to come and go
+    });
+    pool.trim(reserved(&pool) - PAGE).expect("a trim");
+    settle(&pool, AHEAD);
+    let taken = std::mem::take(&mut *taken.lock().expect("no panic"));
+    taken.into_iter().chain([first]).for_each(|at| free(&pool, at));
+    end(pool, &faulty);
+}
+
 #[test]
 fn the_end_waits_for_the_page_that_is_being_made() {
     for pages in Pages::ALL {

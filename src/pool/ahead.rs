@@ -4,8 +4,8 @@
 //! Each pool has a worker of its own, started when it is first needed: pools end one by one and each joins its own, and
 //! a slow driver holds up nobody else. It sleeps until a request has made pages, or a hit finds that a quarter of what
 //! should be ahead is gone, and then makes one page after the other. `Grow` is held for one at a time, and the worker
-//! never waits for it: where a request or anybody else has it, or waits for it, the worker leaves, and is called again by
-//! the next request that has missed.
+//! never waits for it: where a request or anybody else has it, or waits for it, the worker leaves, and is called again when it is
+//! let go.
 //!
 //! What it makes never goes beyond the pool's limit, its release threshold, or `growth_ahead` bytes that are wholly free.
 //! Once a page could not be had it rests until a request has been able to grow again.
@@ -157,9 +157,14 @@ impl Pool {
     pub(super) fn after_miss(&self, grow: Turn, made: u64) {
         let grown = grow.made > made;
         drop(grow);
+        self.call_worker(grown);
+    }
+
+    /// `Grow` was let go: the worker is called if it has left because somebody had it.
+    pub(super) fn call_back(&self) {
         if let Some(worker) = &self.worker {
             fence(Ordering::SeqCst);
-            self.call_worker(worker.left.swap(false, Ordering::SeqCst) || grown);
+            self.call_worker(worker.left.swap(false, Ordering::SeqCst));
         }
     }
 
@@ -182,8 +187,7 @@ impl Pool {
         }
     }
 
-    /// `Grow` is not to be had. The next request that has missed calls again, or one that takes a page more, or else it
-    /// has been let go meanwhile.
+    /// `Grow` is not to be had. Whoever has it calls again, or has let it go meanwhile.
     fn leave<'a>(
         &'a self,
         worker: &Worker,

@@ -2,6 +2,7 @@
 //! where the device put it. And a look at what other streams freed, before an extent is cut near the limit.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
+use super::turn::Turn;
 use super::{Named, Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
@@ -49,7 +50,7 @@ impl Pool {
     /// What other streams freed may be everybody's by now: looks, if nobody waits for the driver just then.
     #[cold]
     pub(super) fn look_for_shorter(&self, stream: Named) -> Result<RankedGuard<'_, Heap>, Error> {
-        let found = match self.grow.try_lock() {
+        let found = match Turn::try_take(self) {
             Some(_grow) => self.learn_what_is_safe(stream, false)?,
             None => false,
         };

@@ -1,5 +1,6 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
+use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
 use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
@@ -209,7 +210,7 @@ impl Pool {
     /// The handle of a stream will come to mean something else.
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list
-        let _grow = self.grow.lock();
+        let _grow = Turn::take(self);
         self.cover(|_| true);
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);

@@ -3,6 +3,7 @@
 //!
 //! That is more than stream order: the next owner of host memory may write it without any stream.
 
+use super::turn::Turn;
 use super::{Pool, translate};
 use crate::alloc::directory::State;
 use crate::backend::Backend;
@@ -19,7 +20,7 @@ impl Pool {
             return;
         }
         if self.books_to_read().is_ok_and(|heap| heap.stats.pending > 0)
-            && let Some(_grow) = self.grow.try_lock()
+            && let Some(_grow) = Turn::try_take(self)
         {
             self.poll(None, true, false);
         }

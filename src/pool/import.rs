@@ -2,6 +2,7 @@
 //! and is freed in stream order like any other. Once its work is complete the window goes at once, and the exporter has
 //! the block back; completion is looked at whenever the pool is called.
 
+use super::turn::Turn;
 use super::{Pool, translate};
 use crate::backend::Backend;
 use crate::backend::import::{Importer, Refusal};
@@ -58,7 +59,7 @@ impl Pool {
         self.look_about();
         let window = importer.borrow(token).map_err(refusal)?;
         self.backend.creates.fetch_add(1, Ordering::Relaxed);
-        let _grow = self.grow.lock();
+        let _grow = Turn::take(self);
         let covered = self.directory.cover(window.at.0, window.bytes);
         let heap = covered.map_err(|error| translate(error, StreamHandle(0)));
         match heap.and_then(|()| self.books()) {

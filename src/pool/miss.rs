@@ -100,7 +100,7 @@ impl Pool {
         if bytes == 0 {
             return Ok(());
         }
-        let mut grow = self.grow.lock();
+        let mut grow = Turn::take(self);
         let sources = Sources {
             wake: false,
             alias: false,
@@ -428,7 +428,7 @@ impl Pool {
 
     /// Brings pages home, if no miss is at work just then.
     pub(super) fn come_to_rest(&self, stream: Named) -> Result<(), Error> {
-        let Some(_grow) = self.grow.try_lock() else {
+        let Some(_grow) = Turn::try_take(self) else {
             return Ok(());
         };
         let mut heap = self.books()?;

@@ -3,6 +3,7 @@
 //! Every number is read *before* the driver's call that it is to be true of: an event, or a synchronise,
 //! covers the frees that were published before it began.
 
+use super::turn::Turn;
 use super::{Named, Pool, index};
 use crate::alloc::order::Clock;
 use crate::backend::{Backend, Event};
@@ -133,7 +134,7 @@ impl Pool {
         drop(heap);
         let many = stale.len() >= STALE;
         drop(stale);
-        if many && let Some(_grow) = self.grow.try_lock() {
+        if many && let Some(_grow) = Turn::try_take(self) {
             self.forget_stale();
         }
     }

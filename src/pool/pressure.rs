@@ -10,6 +10,7 @@
 //! Locks: none of its own. All is written under `Grow`; the fields are atomic because some are read without.
 
 use super::Pool;
+use super::turn::Turn;
 use crate::alloc::flush::Whose;
 use crate::backend::{Backend, BackendError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -138,7 +139,7 @@ impl Pool {
 
     /// Gives back what was not needed for a while, if no miss is at work just then.
     pub(super) fn give_back_spare(&self) {
-        let Some(_grow) = self.grow.try_lock() else { return };
+        let Some(_grow) = Turn::try_take(self) else { return };
         let Ok(mut heap) = self.books() else { return };
         let keep = heap.bytes_to_keep();
         // plain memory may wait for running work when it is released, and this is in an allocation

@@ -26,7 +26,7 @@ impl Pool {
         }
         self.look_about();
         self.give_back_chunks(false);
-        let _grow = self.grow.lock();
+        let _grow = Turn::take(self);
         self.hear_of_graphs();
         let recorded = self.cover(|_| true);
         self.poll(None, true, recorded);
@@ -68,7 +68,7 @@ impl Pool {
         if !self.backend.usable() {
             return;
         }
-        let Some(_grow) = self.grow.try_lock() else { return };
+        let Some(_grow) = Turn::try_take(self) else { return };
         let recorded = self.cover(|_| true);
         self.poll(None, true, recorded);
         let Ok(mut heap) = self.books() else { return };
@@ -161,7 +161,7 @@ impl Pool {
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {
         self.dismiss_all(true);
-        let _grow = self.grow.lock();
+        let _grow = Turn::take(self);
         let mut heap = self.any_books();
         if self.ended.swap(true, Ordering::Relaxed) {
             return Leaked::default();

@@ -22,6 +22,12 @@ impl<'a> Turn<'a> {
         Turn { pool, grow }
     }
 
+    /// If nobody has it, or waits for it.
+    pub(super) fn try_take(pool: &'a Pool) -> Option<Turn<'a>> {
+        let grow = Some(pool.grow.try_lock()?);
+        Some(Turn { pool, grow })
+    }
+
     /// Waits for all queued work, and makes everything freed before it everybody's.
     pub(super) fn wait_for_all(&mut self) -> bool {
         let mark = self.pool.mark_all();
@@ -35,6 +41,14 @@ impl<'a> Turn<'a> {
             Err(BackendError::Capturing(_)) => self.pool.wait_for_events(),
             Err(_) => false,
         }
+    }
+}
+
+/// The worker may have left because of this one.
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.grow = None;
+        self.pool.call_back();
     }
 }
 

@@ -1,0 +1,112 @@
+//! Do threads with caches call at the same time, or in turn? In turn where one thread's work follows on the other's, as a
+//! backward pass that has a thread of its own follows on the forward pass. Then the pool is as it is with one thread: what a thread keeps
+//! comes back to the heap when another one's turn begins, so where blocks lie is no chance.
+//!
+//! A turn is what one thread calls the heap for until another one does. Threads at the same time have short ones, or every other
+//! is short.
+//!
+//! No lock of its own: the heap's.
+
+use super::cache::{Cache, ThreadId};
+use super::flush::Whose;
+use super::heap::Heap;
+
+/// A turn of fewer calls of the heap is short.
+const SHORT: u64 = 64;
+/// It is found out anew after so many turns; so many of them may be short.
+const TURNS: u32 = 16;
+const FEW: u32 = 2;
+
+/// Who called the heap, and when.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// Whose turn it is.
+    owner: Option<ThreadId>,
+    /// Calls of the heap when it began.
+    begun: u64,
+    /// Turns since it was found out last whether threads take turns, and short ones among them.
+    all: u32,
+    short: u32,
+    in_turn: bool,
+}
+
+impl Turns {
+    /// Is each call that of one thread for a good while?
+    pub fn are_taken(&self) -> bool {
+        self.in_turn
+    }
+
+    /// Another thread's begins, after so many calls of the heap.
+    fn begin(&mut self, owner: ThreadId, calls: u64) {
+        let last = calls.wrapping_sub(std::mem::replace(&mut self.begun, calls));
+        self.owner = Some(owner);
+        self.all += 1;
+        self.short += u32::from(last < SHORT);
+        if self.all == TURNS {
+            self.in_turn = self.short <= FEW;
+            (self.all, self.short) = (0, 0);
+        } else if self.short > FEW {
+            self.in_turn = false;
+        }
+    }
+}
+
+impl Heap {
+    /// The owner of a cache calls.
+    #[inline(always)]
+    pub fn take_turn(&mut self, own: &Cache) {
+        if self.caches.turns.owner != Some(own.owner) {
+            self.begin_turn(own.owner);
+        }
+    }
+
+    #[inline(never)]
+    fn begin_turn(&mut self, owner: ThreadId) {
+        let calls = self.stats.allocations.wrapping_add(self.stats.frees);
+        let before = self.caches.turns.are_taken();
+        self.caches.turns.begin(owner, calls);
+        if self.caches.turns.are_taken() != before {
+            self.count_caches();
+        }
+        if self.caches.turns.are_taken() {
+            self.flush(Whose::Others(owner), |_| false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Do threads take turns that have had turns of so many calls?
+    fn taken(lengths: impl IntoIterator<Item = u64>) -> bool {
+        let (mut turns, mut calls) = (Turns::default(), 0);
+        for (number, length) in lengths.into_iter().enumerate() {
+            turns.begin(ThreadId(number as u64 % 2), calls);
+            calls += length;
+        }
+        turns.are_taken()
+    }
+
+    #[test]
+    fn long_turns_are_told_from_calls_at_the_same_time() {
+        let long = |_| SHORT;
+        assert!(taken((0..=TURNS).map(long)));
+        assert!(!taken((0..TURNS - 1).map(long)), "it is yet to be seen");
+        assert!(!taken((0..10 * TURNS).map(|_| 3)), "all at once");
+        let now_and_then = |number| [10 * SHORT, 1][number as usize % 2];
+        assert!(
+            !taken((0..10 * TURNS).map(now_and_then)),
+            "one calls now and then"
+        );
+        let seldom = |number| if number % 10 == 0 { 1 } else { SHORT };
+        assert!(taken((0..10 * TURNS).map(seldom)));
+    }
+
+    #[test]
+    fn they_are_not_taken_any_more_once_some_are_short() {
+        let lengths = |short| (0..=TURNS).map(|_| SHORT).chain((0..=short).map(|_| 1));
+        assert!(taken(lengths(FEW)));
+        assert!(!taken(lengths(FEW + 1)));
+    }
+}
