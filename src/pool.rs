@@ -249,6 +249,9 @@ impl Pool {
         let mut index = index_beside(&mut heap, own, stream);
         heap.serve(index);
         let own = self.still(&mut heap, own, stream);
+        if let Some(own) = own {
+            heap.take_turn(&own.cache);
+        }
         if self.may_tape() {
             heap.watch_rounds(own.filter(|_| align == 0).map(|own| &own.cache));
         }
@@ -334,6 +337,7 @@ impl Pool {
         self.part_with(at);
         let bytes = heap.free_ended(ended, index, false);
         if let Some(own) = self.still(&mut heap, own, stream) {
+            heap.take_turn(&own.cache);
             if bytes > LONG {
                 heap.flush_long(&own.cache);
             }

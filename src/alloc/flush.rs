@@ -14,6 +14,7 @@ use super::lists::Kept;
 use super::node::NodeId;
 use super::order::COMMON;
 use super::space::Found;
+use super::turns::Turns;
 use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
@@ -38,7 +39,9 @@ pub struct Caches {
     flushed: u64,
     /// What they may keep.
     pub(super) limits: Limits,
-    /// Several threads have one.
+    /// Which of the threads call.
+    pub(super) turns: Turns,
+    /// Several threads have one, and do not take turns.
     shared: bool,
     /// The most that the heap had as live since `set_used` last looked into the caches, and what it had then.
     high: u64,
@@ -50,6 +53,8 @@ pub struct Caches {
 pub enum Whose {
     /// The calling thread's, which is not inside any.
     Thread(ThreadId),
+    /// Those of all threads but this one.
+    Others(ThreadId),
     /// Those of a stream.
     Stream(u32),
     /// All.
@@ -190,15 +195,15 @@ impl Heap {
         &self.caches.all
     }
 
-    /// Have several threads one?
+    /// Have several threads one that do not take turns?
     pub(super) fn has_several_threads(&self) -> bool {
         self.caches.shared
     }
 
-    fn count_caches(&mut self) {
+    pub(super) fn count_caches(&mut self) {
         let mut owners = self.caches.all.iter().map(|cache| cache.owner);
         let first = owners.next();
-        self.caches.shared = owners.any(|owner| Some(owner) != first);
+        self.caches.shared = !self.caches.turns.are_taken() && owners.any(|owner| Some(owner) != first);
         self.renew_limits();
     }
 
@@ -219,6 +224,7 @@ impl Heap {
                 }
                 return any;
             }
+            Whose::Others(owner) => self.of_interest(|cache| cache.owner != owner),
             Whose::Stream(arena) => self.of_interest(|cache| cache.arena == arena),
             Whose::All => self.of_interest(|_| true),
         };

@@ -77,6 +77,7 @@ impl Heap {
     /// that depends on what was asked for before.
     #[cold]
     pub fn note_wait(&mut self) {
+        self.meet_in_turn();
         let limits = &mut self.caches.limits;
         limits.waits += 1;
         if limits.waits < WAITS {

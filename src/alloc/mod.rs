@@ -44,4 +44,5 @@ pub mod space;
 pub mod spare;
 pub mod tape;
 pub mod transit;
+pub mod turns;
 pub mod windows;

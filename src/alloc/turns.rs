@@ -3,7 +3,7 @@
 //! comes back to the heap when another one's turn begins, so where blocks lie is no chance.
 //!
 //! A turn is what one thread calls the heap for until another one does. Threads at the same time have short ones, or every other
-//! is short.
+//! is short, or they wait for each other: who waits for a lock comes to have it for many calls.
 //!
 //! No lock of its own: the heap's.
 
@@ -24,7 +24,7 @@ pub struct Turns {
     owner: Option<ThreadId>,
     /// Calls of the heap when it began.
     begun: u64,
-    /// Turns since it was found out last whether threads take turns, and short ones among them.
+    /// Turns since it was found out last whether threads take turns, and how many of them were short, or met another one's.
     all: u32,
     short: u32,
     in_turn: bool,
@@ -49,6 +49,12 @@ impl Turns {
             self.in_turn = false;
         }
     }
+
+    /// Somebody had to wait for the heap.
+    fn meet(&mut self) {
+        self.short = self.short.saturating_add(1);
+        self.in_turn &= self.short <= FEW;
+    }
 }
 
 impl Heap {
@@ -63,13 +69,22 @@ impl Heap {
     #[inline(never)]
     fn begin_turn(&mut self, owner: ThreadId) {
         let calls = self.stats.allocations.wrapping_add(self.stats.frees);
-        let before = self.caches.turns.are_taken();
-        self.caches.turns.begin(owner, calls);
-        if self.caches.turns.are_taken() != before {
-            self.count_caches();
-        }
+        self.see_turns(|turns| turns.begin(owner, calls));
         if self.caches.turns.are_taken() {
             self.flush(Whose::Others(owner), |_| false);
+        }
+    }
+
+    /// Somebody had to wait for the heap.
+    pub(super) fn meet_in_turn(&mut self) {
+        self.see_turns(Turns::meet);
+    }
+
+    fn see_turns(&mut self, what: impl FnOnce(&mut Turns)) {
+        let before = self.caches.turns.are_taken();
+        what(&mut self.caches.turns);
+        if self.caches.turns.are_taken() != before {
+            self.count_caches();
         }
     }
 }
@@ -108,5 +123,23 @@ mod tests {
         let lengths = |short| (0..=TURNS).map(|_| SHORT).chain((0..=short).map(|_| 1));
         assert!(taken(lengths(FEW)));
         assert!(!taken(lengths(FEW + 1)));
+    }
+
+    #[test]
+    fn nor_once_some_have_met() {
+        let mut turns = Turns::default();
+        (0..=u64::from(TURNS)).for_each(|number| turns.begin(ThreadId(number % 2), number * 10 * SHORT));
+        for _ in 0..FEW {
+            turns.meet();
+            assert!(turns.are_taken());
+        }
+        turns.meet();
+        assert!(!turns.are_taken());
+        // and not as long as they do
+        for number in 0..u64::from(10 * TURNS) {
+            (0..=FEW).for_each(|_| turns.meet());
+            turns.begin(ThreadId(number % 2), (number + 100) * 10 * SHORT);
+            assert!(!turns.are_taken());
+        }
     }
 }
