@@ -49,45 +49,92 @@ fn cache(pool: &Pool) -> ThreadCache {
     opened.expect("no panic").expect("a cache")
 }
 
+/// A pool and two threads' caches, which a test uses in turn.
+struct Threads {
+    pool: Pool,
+    caches: [ThreadCache; 2],
+}
+
+impl Threads {
+    fn new() -> Threads {
+        let config = Config {
+            declared_streams: true,
+            ..common::config()
+        };
+        let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+        let caches = [cache(&pool), cache(&pool)];
+        Threads { pool, caches }
+    }
+
+    fn alloc(&self, thread: usize, bytes: u64) -> Addr {
+        let own = &self.caches[thread];
+        own.alloc(bytes, 0).unwrap_or_else(|| {
+            let at = self.pool.alloc_beside(Some(own), bytes, 0, STREAM);
+            at.expect("memory")
+        })
+    }
+
+    fn free(&self, thread: usize, at: Addr) {
+        let own = &self.caches[thread];
+        if own.free(at).is_none() {
+            self.pool.free_beside(Some(own), at, STREAM).expect("live");
+        }
+    }
+
+    fn page_calls(&self) -> u64 {
+        let stats = self.pool.stats().expect("stats");
+        stats.maps + stats.unmaps + stats.page_creates + stats.page_releases
+    }
+
+    fn end(self) {
+        self.caches.iter().for_each(|cache| self.pool.close_cache(cache));
+        assert_eq!(self.pool.end().blocks, 0);
+    }
+}
+
 /// Page calls of each round, whose calls are two threads' in so many turns.
 fn page_calls(seed: u64, turns: usize) -> Vec<u64> {
-    let config = Config {
-        declared_streams: true,
-        ..common::config()
-    };
-    let pool = Pool::new(config, Counting::new(true)).expect("a pool");
-    let caches = [cache(&pool), cache(&pool)];
+    let threads = Threads::new();
     let calls = round(seed);
     let each = calls.len().div_ceil(turns);
     let mut blocks = vec![Addr(0); calls.len()];
-    let mut before = 0;
     let mut seen = Vec::new();
     for _ in 0..ROUNDS {
+        let before = threads.page_calls();
         for (number, &call) in calls.iter().enumerate() {
-            let own = &caches[number / each % 2];
+            let thread = number / each % 2;
             match call {
-                Call::Alloc(block, bytes) => {
-                    blocks[block] = own
-                        .alloc(bytes, 0)
-                        .unwrap_or_else(|| pool.alloc_beside(Some(own), bytes, 0, STREAM).expect("memory"));
-                }
-                Call::Free(block) => {
-                    if own.free(blocks[block]).is_none() {
-                        pool.free_beside(Some(own), blocks[block], STREAM).expect("live");
-                    }
-                }
+                Call::Alloc(block, bytes) => blocks[block] = threads.alloc(thread, bytes),
+                Call::Free(block) => threads.free(thread, blocks[block]),
             }
         }
-        pool.validate();
-        pool.synchronized(pool.mark_all());
-        let stats = pool.stats().expect("stats");
-        let now = stats.maps + stats.unmaps + stats.page_creates + stats.page_releases;
-        seen.push(now - before);
-        before = now;
+        threads.pool.validate();
+        threads.pool.synchronized(threads.pool.mark_all());
+        seen.push(threads.page_calls() - before);
     }
-    caches.iter().for_each(|cache| pool.close_cache(cache));
-    assert_eq!(pool.end().blocks, 0);
+    threads.end();
     seen
+}
+
+#[test]
+fn what_a_thread_keeps_comes_back_when_another_ones_turn_begins() {
+    let threads = Threads::new();
+    let last = threads.alloc(0, 64 * M); // so that the pool is never at rest
+    for turn in 0..40 {
+        // blocks that no cache keeps, and some that one does
+        let blocks: Vec<Addr> = (0..100)
+            .map(|number| threads.alloc(turn % 2, [M + number, 50 * K][number as usize % 2]))
+            .collect();
+        let before = threads.pool.stats().expect("stats").cached;
+        assert!(
+            turn < 20 || before <= 2 * M,
+            "turn {turn} began with {before} B of the last one's"
+        );
+        blocks.into_iter().for_each(|at| threads.free(turn % 2, at));
+        assert!(threads.pool.stats().expect("stats").cached >= 50 * 50 * K);
+    }
+    threads.free(0, last);
+    threads.end();
 }
 
 #[test]
