@@ -337,7 +337,6 @@ impl Pool {
         self.part_with(at);
         let bytes = heap.free_ended(ended, index, false);
         if let Some(own) = self.still(&mut heap, own, stream) {
-            heap.take_turn(&own.cache);
             if bytes > LONG {
                 heap.flush_long(&own.cache);
             }

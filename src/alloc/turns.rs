@@ -2,7 +2,7 @@
 //! backward pass that has a thread of its own follows on the forward pass. Then the pool is as it is with one thread: what a thread keeps
 //! comes back to the heap when another one's turn begins, so where blocks lie is no chance.
 //!
-//! A turn is what one thread calls the heap for until another one does. Threads at the same time have short ones, or every other
+//! A turn is what the heap is called for until another thread asks it for a block. Threads at the same time have short ones, or every other
 //! is short, or they wait for each other: who waits for a lock comes to have it for many calls.
 //!
 //! No lock of its own: the heap's.
@@ -59,7 +59,7 @@ impl Turns {
 }
 
 impl Heap {
-    /// The owner of a cache calls.
+    /// The owner of a cache asks for a block. (A free begins no turn: what comes back then takes memory to find out.)
     #[inline(always)]
     pub fn take_turn(&mut self, own: &Cache) {
         if self.caches.turns.owner != Some(own.owner) {
