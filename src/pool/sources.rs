@@ -21,6 +21,8 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 16;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
+/// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
+const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 /// The share for a pool near its limit, where memory matters more than time, and the slack there.
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.005;
@@ -141,8 +143,9 @@ impl Pool {
         let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
         // requests without order would pay for small pages at every move
         let fine = heap.rest.is_fine(peak) && !heap.leeway.is_any();
-        let (share, least, most) = match self.is_tight(peak) || fine {
+        let (share, least, most) = match self.is_tight(peak) {
             true => (PAGE_SHARE_NEAR, slot, slot),
+            false if fine => (PAGE_SHARE_SHED, slot, slot),
             false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
             false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
         };
