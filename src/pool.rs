@@ -321,8 +321,12 @@ impl Pool {
         };
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching()
-            && let Some(bytes) = self.free_taped(&mut heap, own, at, stream)
+            && let Some((bytes, due)) = self.free_taped(&mut heap, own, at, stream)
         {
+            if let (Some(_), Some(own)) = (due, own) {
+                drop(heap);
+                self.record_if(due, stream, own.cache.arena);
+            }
             return Ok(bytes);
         }
         if !self.is_plain(stream) {

@@ -278,7 +278,7 @@ fn who_ends_a_replay_counts_what_was_answered() {
                 Gate::announce();
                 gate.wait();
                 let first = tape.end().expect("it was on");
-                tape.begin(ARENA, round(LATER).into_iter());
+                tape.begin(ARENA, round(LATER).into_iter(), &[]);
                 gate.open(Shut::Visit);
                 first
             })

@@ -6,6 +6,7 @@ mod common;
 use common::random::Random;
 use common::real::{Stream, Wrong, alone, end, pool as real_pool};
 use common::{K, M, config};
+use weir::backend::BackendError;
 use weir::backend::call::Call;
 use weir::backend::host::streams;
 use weir::base::error::Error;
@@ -274,6 +275,63 @@ fn nobody_else_is_given_what_no_event_covers() {
         pool.close_cache(&cache);
         taken.iter().for_each(|&(at, _)| drop(pool.free_synced(at)));
         pool.free_synced(lasting).expect("a live block");
+        end(pool, &faulty);
+    }
+}
+
+/// A round that is answered by heart, 64 MiB in blocks of several lengths.
+fn play(pool: &Pool, cache: Option<&ThreadCache>, stream: StreamHandle, frees: usize) -> Vec<Addr> {
+    let sizes = (0..100).map(|block: u64| (1 + block % 7) * 180 * K);
+    let mut blocks: Vec<Addr> = sizes.map(|bytes| alloc(pool, cache, bytes, stream)).collect();
+    blocks.drain(..frees).for_each(|at| free(pool, cache, at, stream));
+    blocks
+}
+
+/// Its calls are answered by heart, so nothing it frees has a number, and it is destroyed: what it freed in whole rounds is the next one's.
+#[test]
+fn what_a_stream_did_by_heart_serves_the_next_one() {
+    let _alone = alone();
+    for (rest, fails) in [(0, false), (40, false), (0, true)] {
+        let (pool, faulty) = real_pool(config());
+        let one = Stream::new();
+        let cache = pool.open_cache(one.0).expect("a cache");
+        let learned = (0..50).any(|_| {
+            play(&pool, Some(&cache), one.0, 100);
+            pool.is_replaying()
+        });
+        assert!(learned);
+        let before = pool.stats().expect("stats");
+        for _ in 0..10 {
+            play(&pool, Some(&cache), one.0, 100);
+        }
+        let after = pool.stats().expect("stats");
+        assert!(pool.is_replaying());
+        assert_eq!(
+            after.event_calls - before.event_calls,
+            10,
+            "one for each round, and they may be all it ever has"
+        );
+        if fails {
+            faulty.fail_from_of(Call::Record, 1, BackendError::Other("no event".into()));
+        }
+        let left = play(&pool, Some(&cache), one.0, 100 - rest);
+        assert!(pool.is_replaying());
+        one.synchronize();
+        drop(one);
+        let two = Stream::new();
+        let taken = play(&pool, None, two.0, 0);
+        pool.validate();
+        let grown = pool.stats().expect("stats").reserved - after.reserved;
+        match rest == 0 && !fails {
+            true => assert_eq!(grown, 0, "all of it is covered"),
+            false => assert!(grown > 0, "what was freed since nobody knows to be complete"),
+        }
+        faulty.heal();
+        for at in taken {
+            free(&pool, None, at, two.0);
+        }
+        left.into_iter().for_each(|at| free(&pool, None, at, two.0));
+        pool.close_cache(&cache);
         end(pool, &faulty);
     }
 }

@@ -237,7 +237,7 @@ impl Heap {
 
 impl Arena {
     /// Can the pool record an event only in calls that name the stream?
-    fn is_beyond_reach(&self) -> bool {
+    pub(super) fn is_beyond_reach(&self) -> bool {
         self.reach.is_none() && self.id.capture.is_none()
     }
 

@@ -7,6 +7,8 @@ use super::rounds::Calls;
 use super::size::{GRAIN, class_of};
 use super::tape::Step;
 use foldhash::fast::FixedState;
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
 
 /// A block as the books had it.
@@ -52,6 +54,8 @@ const FREE: u64 = u64::MAX;
 const ALONE: u32 = u32::MAX;
 /// It came before anything was recorded.
 const BEFORE: u32 = u32::MAX;
+/// So small a part of what calls have in use at most is hardly anything.
+const HARDLY: i64 = 32;
 
 impl Note {
     /// Of a call, about a block that came so many calls ago, unless that was before anything was recorded.
@@ -134,5 +138,74 @@ impl Done {
                 (self.calls.frees, self.more) = (self.calls.frees + 1, self.more - note.bytes as i64)
             }
         }
+    }
+}
+
+/// Of calls that are repeated, the frees after which they have hardly anything in use: what an event covers that is recorded then is most of
+/// what it can be. One in so many calls, those that end the greatest falls.
+pub fn low_points(notes: &VecDeque<Note>, calls: usize) -> Vec<usize> {
+    let (mut done, mut top) = (Done::default(), 0);
+    let mut falls = Vec::new();
+    for (number, note) in notes.iter().enumerate() {
+        done.add(note);
+        top = top.max(done.more);
+        let next = &notes[(number + 1) % notes.len()];
+        if note.asked == FREE && next.asked != FREE {
+            falls.push((number, done.more, top - done.more));
+            top = done.more;
+        }
+    }
+    let least = falls.iter().map(|&(_, more, _)| more).min().unwrap_or(0);
+    let most = falls
+        .iter()
+        .map(|&(_, more, fall)| more + fall)
+        .max()
+        .unwrap_or(0);
+    falls.retain(|&(_, more, _)| more - least <= (most - least) / HARDLY);
+    falls.sort_by_key(|&(_, _, fall)| Reverse(fall));
+    falls.truncate((notes.len() / calls).max(1));
+    let mut low: Vec<usize> = falls.into_iter().map(|(number, ..)| number).collect();
+    low.sort_unstable();
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: u64 = 512 << 10;
+
+    /// Two rounds, of which the first one leaves a bit more, and blocks that hardly matter.
+    #[test]
+    fn calls_are_low_where_much_was_freed_and_hardly_anything_is_left() {
+        let (mut notes, mut low) = (VecDeque::new(), Vec::new());
+        let mut note = |at: u64, bytes: u64, step: Step| {
+            notes.push_back(Note::new(step, Extent { bytes, slab: None }, Some(1)));
+            (notes.len() - 1, at)
+        };
+        for round in 0..2 {
+            for at in 0..60 {
+                note(at, LARGE, Step::Alloc { bytes: LARGE, at });
+            }
+            if round == 0 {
+                note(100, 512, Step::Alloc { bytes: 512, at: 100 });
+            }
+            let frees = (0..60).map(|at| note(at, LARGE, Step::Free { bytes: LARGE, at }));
+            low.extend(frees.last().map(|(number, _)| number));
+            for _ in 0..3 {
+                note(200, 1024, Step::Alloc { bytes: 1024, at: 200 });
+                note(200, 1024, Step::Free { bytes: 1024, at: 200 });
+            }
+            if round == 1 {
+                note(100, 512, Step::Free { bytes: 512, at: 100 });
+            }
+        }
+        assert_eq!(low_points(&notes, notes.len() / 2), low);
+        let found = low_points(&notes, 64);
+        assert!(found.len() <= notes.len() / 64, "{found:?}");
+        assert!(
+            low.iter().all(|number| found.contains(number)),
+            "{low:?} {found:?}"
+        );
     }
 }

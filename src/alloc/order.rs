@@ -190,6 +190,19 @@ impl Arena {
         }
     }
 
+    /// All that it has freed by now was freed before the event for this number was recorded: that covers it. False: there is none.
+    pub(super) fn is_covered_since(&mut self, number: u64) -> bool {
+        if self.recorded() < number {
+            return false;
+        }
+        match self.events.back_mut() {
+            Some((_, covers)) if *covers >= number => *covers = self.seq,
+            _ => self.completed = self.seq,
+        }
+        self.note_covered();
+        true
+    }
+
     /// If all that it freed is covered nobody needs an event.
     fn note_covered(&mut self) {
         if self.recorded() >= self.seq {

@@ -15,7 +15,7 @@
 //!
 //! No lock of its own: the heap's.
 
-use super::note::{Done, Extent, Note};
+use super::note::{Done, Extent, Note, low_points};
 use super::rounds::{ALIKE, Calls};
 use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ const MANY: usize = 1 << 13;
 /// So many blocks that last take turns at most.
 const PLACES: usize = 2;
 /// A round comes again if so many calls at least do.
-const LAST: usize = 64;
+pub const LAST: usize = 64;
 /// To map a page costs as much as to record so many calls, and more.
 const DEAR: u64 = 64;
 /// Whether blocks have changed places is looked at so often in a window.
@@ -271,6 +271,11 @@ impl Recording {
     /// The calls of the window.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = Step> + '_ {
         self.notes.iter().map(Note::step)
+    }
+
+    /// The window's frees after which hardly anything is in use that is not always (`note`).
+    pub fn low_points(&self) -> Vec<usize> {
+        low_points(&self.notes, LAST)
     }
 
     /// A whole window is going to be repeated.

@@ -25,7 +25,7 @@ use super::heap::{Block, Heap};
 use super::node::{Kind, NodeId};
 use super::note::{Done, Extent};
 use super::order::COMMON;
-use super::recording::Recording;
+use super::recording::{LAST, Recording};
 use super::rounds::{Calls, Rounds, alike};
 use super::size::class_of;
 use super::tape::{Progress, Step, Tape};
@@ -67,6 +67,8 @@ pub struct Replay {
     not_before: u64,
     /// Calls that were recorded where there was no round at all.
     wasted: u64,
+    /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
+    heard: Option<(Progress, u64)>,
 }
 
 impl Replay {
@@ -132,7 +134,10 @@ impl Heap {
             return;
         }
         let Some(round) = again else { return };
-        if self.replay.is_worth_recording(round, now)
+        // where each round has an event
+        let short = own.is_some_and(|own| self.is_beyond_reach(own.arena)) && round < LAST as u64;
+        if !short
+            && self.replay.is_worth_recording(round, now)
             && let Some(own) = own
             && self.may_tape(own)
             && let Some(recording) = Recording::new(round)
@@ -147,7 +152,7 @@ impl Heap {
     fn may_tape(&self, own: &Arc<Cache>) -> bool {
         let alone = match own.arena {
             COMMON => !self.has_streams(),
-            arena => self.is_alone(arena) && self.arena(arena).reach.is_some(),
+            arena => self.is_alone(arena),
         };
         alone
             && !self.is_above_threshold()
@@ -243,9 +248,13 @@ impl Heap {
             // somebody may have come since
             self.shut_for_tape(true);
             self.replay.recording.begin();
+            let heard = match self.is_beyond_reach(self.replay.arena) {
+                true => self.replay.recording.low_points(),
+                false => Vec::new(),
+            };
             let steps = self.replay.recording.steps();
-            self.replay.tape.begin(self.replay.arena, steps);
-            self.replay.way = Way::Replaying;
+            self.replay.tape.begin(self.replay.arena, steps, &heard);
+            (self.replay.way, self.replay.heard) = (Way::Replaying, None);
         }
     }
 
@@ -267,9 +276,9 @@ impl Heap {
         self.replay.recording.note(step, Extent { bytes, slab }, changes);
     }
 
-    /// As `alloc_taped`: gives the block's bytes if there is no more to be done.
+    /// As `alloc_taped`: gives the block's bytes if there is no more to be done but to record an event that covers this number.
     #[inline(never)]
-    pub fn free_taped(&mut self, own: Option<&Arc<Cache>>, at: u64) -> Option<u64> {
+    pub fn free_taped(&mut self, own: Option<&Arc<Cache>>, at: u64) -> Option<(u64, Option<u64>)> {
         let own = self.taped(own)?;
         match self.replay.way {
             Way::Watching => None,
@@ -279,10 +288,28 @@ impl Heap {
                 let bytes = self.block_bytes(block);
                 self.note(Step::Free { bytes, at }, block);
                 let open = own.gate.is_shut_only(Shut::Taped);
-                open.then(|| own.keep_inside(at))?
+                let kept = open.then(|| own.keep_inside(at))?;
+                kept.map(|bytes| (bytes, None))
             }
-            Way::Replaying => own.replay_free_inside(at),
+            Way::Replaying => {
+                let (bytes, heard) = self.replay.tape.free_heard(own.arena, at)?;
+                Some((bytes, heard.then(|| self.hear_replayed(own.arena))))
+            }
         }
+    }
+
+    /// In the replayed round least is in use: the number for an event that covers all that was freed in it.
+    fn hear_replayed(&mut self, stream: u32) -> u64 {
+        let arena = self.arena_mut(stream);
+        arena.advance();
+        let number = arena.seq;
+        self.replay.heard = self.replay.tape.progress().map(|progress| (progress, number));
+        number
+    }
+
+    /// Can the pool record an event on this stream only in calls that name it?
+    fn is_beyond_reach(&self, stream: u32) -> bool {
+        stream != COMMON && self.arena(stream).is_beyond_reach()
     }
 
     /// Adds to the figures of the books what they know nothing of yet: where more is in use less is free. How long the longest extent
@@ -358,6 +385,9 @@ impl Heap {
             stats.frees = stats.frees.wrapping_add(calls.frees - gone.len() as u64);
             self.rest.set_turn(self.allocations(), turn + turns);
         }
+        if self.is_beyond_reach(arena) {
+            self.cover_replayed(arena, progress);
+        }
         let (now, round) = (self.calls(), self.replay.recording.round());
         self.replay.rounds.forget(now);
         match progress.rounds >= WORTH {
@@ -366,6 +396,15 @@ impl Heap {
         }
         self.watch_anew();
         self.tune_caches();
+    }
+
+    /// The books have made up for what such a stream did, and it may never be named again: is there an event for all of it?
+    fn cover_replayed(&mut self, stream: u32, progress: Progress) {
+        let heard = self.replay.heard.filter(|&(then, _)| then == progress);
+        match heard.is_some_and(|(_, number)| self.arena_mut(stream).is_covered_since(number)) {
+            true => drop(self.count_uncovered(stream)),
+            false => self.want_event(stream),
+        }
     }
 
     /// All that is free may be in use by a stream's work up to now, in whatever mapping.

@@ -28,10 +28,12 @@ const ROUND: u64 = STEP + 1;
 const ROUNDS: u64 = OFF / ROUND;
 const OFF: u64 = u64::MAX;
 
-/// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, and whether it is an allocation.
+/// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, whether it is an allocation, and
+/// whether the pool must hear of it.
 const ALLOC: u64 = 1;
 const LAST: u64 = 2;
-const BYTES: u32 = 2;
+const HEARD: u64 = 4;
+const BYTES: u32 = 3;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -95,11 +97,18 @@ impl Tape {
         })
     }
 
-    /// The same if it frees that block: its bytes.
+    /// The same if it frees that block, and the pool need not hear of it: its bytes.
     #[inline(always)]
     pub fn free(&self, arena: u32, block: u64) -> Option<u64> {
         self.advance(arena, |what, at| {
-            (what & ALLOC == 0 && at == block).then_some(what >> BYTES)
+            (what & (ALLOC | HEARD) == 0 && at == block).then_some(what >> BYTES)
+        })
+    }
+
+    /// The same for the pool: whether it had to hear of it, too.
+    pub fn free_heard(&self, arena: u32, block: u64) -> Option<(u64, bool)> {
+        self.advance(arena, |what, at| {
+            (what & ALLOC == 0 && at == block).then_some((what >> BYTES, what & HEARD != 0))
         })
     }
 
@@ -132,17 +141,19 @@ impl Tape {
         self.place.load(Ordering::Relaxed) != OFF
     }
 
-    /// Begins to replay these calls of a stream.
-    pub fn begin(&self, arena: u32, steps: impl ExactSizeIterator<Item = Step>) {
+    /// Begins to replay these calls of a stream. Of the frees with these numbers, in ascending order, the pool must hear.
+    pub fn begin(&self, arena: u32, steps: impl ExactSizeIterator<Item = Step>, heard: &[usize]) {
         let count = steps.len();
         debug_assert!(!self.is_on() && count > 0 && count <= STEPS);
+        let mut heard = heard.iter().copied().peekable();
         for (number, step) in steps.enumerate() {
             let chunk =
                 self.chunks[number / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
             let last = if number + 1 == count { LAST } else { 0 };
+            let heard = heard.next_if_eq(&number).map_or(0, |_| HEARD);
             let (what, at) = match step {
                 Step::Alloc { bytes, at } => (bytes << BYTES | ALLOC, at),
-                Step::Free { bytes, at } => (bytes << BYTES, at),
+                Step::Free { bytes, at } => (bytes << BYTES | heard, at),
             };
             chunk[number % CHUNK].what.store(what | last, Ordering::Relaxed);
             chunk[number % CHUNK].at.store(at, Ordering::Relaxed);
@@ -185,7 +196,7 @@ mod tests {
             Step::Free { bytes: 256, at: 1024 },
         ];
         let tape = Tape::default();
-        tape.begin(ARENA, steps.into_iter());
+        tape.begin(ARENA, steps.into_iter(), &[3]);
         tape
     }
 
@@ -196,7 +207,8 @@ mod tests {
             assert_eq!(tape.alloc(ARENA, 0), Some(512));
             assert_eq!(tape.alloc(ARENA, 7), Some(1024));
             assert_eq!(tape.free(ARENA, 512), Some(256));
-            assert_eq!(tape.free(ARENA, 1024), Some(256), "{rounds}");
+            assert_eq!(tape.free(ARENA, 1024), None, "the pool must hear of it");
+            assert_eq!(tape.free_heard(ARENA, 1024), Some((256, true)), "{rounds}");
         }
         assert_eq!(tape.alloc(ARENA, 0), Some(512));
         assert_eq!(tape.end(), Some(Progress { rounds: 3, steps: 1 }));

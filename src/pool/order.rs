@@ -122,7 +122,8 @@ impl Pool {
 
     /// Adds an event that was recorded after `covers` was read of a stream.
     pub(super) fn add_event(&self, event: Event, covers: u64, index: u32) {
-        let Ok(mut heap) = self.books() else {
+        // it may be a replay's
+        let Ok(mut heap) = self.books_to_read() else {
             // nobody has heard of the event, and the end has been through with the others
             if event != Event::COMPLETE && self.backend.usable() {
                 self.backend.forget(event);

@@ -64,7 +64,8 @@ impl Pool {
         }
     }
 
-    /// A free while calls are recorded or replayed: the block's bytes if that is all there is to do.
+    /// A free while calls are recorded or replayed: the block's bytes if that is all there is to do, but for an event that covers this
+    /// number.
     #[cold]
     pub(super) fn free_taped(
         &self,
@@ -72,15 +73,15 @@ impl Pool {
         own: Option<&ThreadCache>,
         at: Addr,
         stream: &Named,
-    ) -> Option<u64> {
+    ) -> Option<(u64, Option<u64>)> {
         if self.ended.load(Ordering::Relaxed) {
             return None;
         }
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
-        let bytes = heap.free_taped(own.map(|own| &own.cache), at.0);
-        if bytes.is_none() && heap.replay.is_on() {
+        let freed = heap.free_taped(own.map(|own| &own.cache), at.0);
+        if freed.is_none() && heap.replay.is_on() {
             heap.make_up();
         }
-        bytes
+        freed
     }
 }
