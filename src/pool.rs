@@ -236,6 +236,13 @@ impl Pool {
         if self.config.memory == MemoryKind::Pinned {
             self.look_at_held();
         }
+        if let Some(own) = own
+            && own.is_of(stream)
+            && own.cache.collect()
+            && let Some(at) = own.cache.take(bytes, align)
+        {
+            return Ok(self.announced(Addr(at), bytes));
+        }
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching()
             && let Some(at) = self.alloc_taped(&mut heap, own, bytes, align, stream)
@@ -319,6 +326,13 @@ impl Pool {
                 None => return self.free_quietly(at),
             },
         };
+        if let Some(own) = own
+            && own.is_of(stream)
+            && own.cache.hand_over()
+            && let Some(bytes) = own.cache.keep(at.0)
+        {
+            return Ok(bytes);
+        }
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching()
             && let Some((bytes, due)) = self.free_taped(&mut heap, own, at, stream)

@@ -3,7 +3,12 @@
 mod common;
 
 use common::cached::{alloc, cache, free, pool};
+use common::random::Random;
 use common::{K, config};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use weir::base::units::Addr;
 use weir::pool::{Pool, ThreadCache};
@@ -49,7 +54,7 @@ fn what_a_consumer_keeps_comes_back_to_the_producer() {
         });
         assert!(blocks.contains(&at), "{at} is none of them");
     }
-    assert!((2..=60).contains(&beside), "{beside} of 350 calls");
+    assert!((1..=60).contains(&beside), "{beside} of 350 calls");
     pool.validate();
 }
 
@@ -75,4 +80,101 @@ fn who_only_frees_gives_of_a_little_more() {
     pass(&pool, &mine, &other, 150, 5000);
     assert!(alloc(&pool, &mine, 5000).is_ok() && mine.alloc(5000, 0).is_some());
     pool.validate();
+}
+
+/// It learns to hand over by itself. However often blocks go round the pool needs no more memory for it, and has all of it back in the end.
+#[test]
+fn what_goes_round_is_neither_lost_nor_held_twice() {
+    let pool = pool(config());
+    let (mine, other) = (cache(&pool), cache_of_another(&pool));
+    for round in 0..300 {
+        let bytes = [300, 5000, 40 * K][round % 3];
+        pass(&pool, &mine, &other, 150, bytes);
+        pool.validate();
+        let stats = pool.stats().expect("stats");
+        assert_eq!(stats.used, 0);
+        assert!(stats.reserved <= 40 << 20, "{} B", stats.reserved);
+    }
+    assert!(pool.stats().expect("stats").cached > 0);
+    pool.trim(0).expect("a trim");
+    assert_eq!(pool.stats().expect("stats").reserved, 0, "from outside");
+    pass(&pool, &mine, &other, 1000, 5000);
+    pool.close_cache(&other);
+    pool.validate();
+    pass(&pool, &mine, &mine, 150, 5000);
+    pool.close_cache(&mine);
+    pool.trim(0).expect("a trim");
+    assert_eq!(pool.stats().expect("stats").reserved, 0);
+}
+
+/// Producers and consumers on one stream, threads that end and others that come, while memory is taken back and all equations are checked:
+/// no two blocks overlap, and nothing is left.
+#[test]
+fn handing_over_may_be_disturbed_at_any_moment() {
+    const PAIRS: u64 = 2;
+    let pool = pool(config());
+    let live = Mutex::new(BTreeMap::new());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (pool, live) = (&pool, &live);
+        let mut workers = Vec::new();
+        for number in 0..PAIRS {
+            let (sender, receiver) = sync_channel::<Vec<Addr>>(4);
+            workers.push(scope.spawn(move || {
+                let mut random = Random(number + 1);
+                for _ in 0..30 {
+                    let cache = cache(pool);
+                    for _ in 0..100 {
+                        let block = |_| {
+                            let most = if random.one_in(3) { 200 * K } else { 20 * K };
+                            let bytes = 1 + random.below(most);
+                            let at = alloc(pool, &cache, bytes).expect("memory");
+                            let mut live = live.lock().expect("no panic");
+                            let before = live.range(..at.0 + bytes).next_back();
+                            let apart = before.is_none_or(|(&other, &len)| other + len <= at.0);
+                            assert!(apart, "{bytes} B at {at:?} overlap {before:?}");
+                            live.insert(at.0, bytes);
+                            at
+                        };
+                        sender.send((0..16).map(block).collect()).expect("a consumer");
+                    }
+                    pool.close_cache(&cache);
+                }
+            }));
+            workers.push(scope.spawn(move || {
+                let mut cache = cache(pool);
+                for (step, blocks) in receiver.into_iter().enumerate() {
+                    for at in blocks {
+                        live.lock().expect("no panic").remove(&at.0);
+                        free(pool, &cache, at).expect("a live block");
+                    }
+                    if step % 700 == 699 {
+                        pool.close_cache(&cache);
+                        cache = common::cached::cache(pool);
+                    }
+                }
+                pool.close_cache(&cache);
+            }));
+        }
+        let disturber = scope.spawn(|| {
+            let mut random = Random(77);
+            while !done.load(Ordering::Relaxed) {
+                thread::sleep(std::time::Duration::from_micros(random.below(3000)));
+                match random.below(4) {
+                    0 => pool.trim(0).expect("a trim"),
+                    1 => drop(pool.stats().expect("stats")),
+                    _ => pool.validate(),
+                }
+            }
+        });
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().expect("no panic"));
+        done.store(true, Ordering::Relaxed);
+        disturber.join().expect("no panic");
+    });
+    pool.validate();
+    pool.trim(0).expect("a trim");
+    let stats = pool.stats().expect("stats");
+    assert_eq!((stats.used, stats.cached, stats.reserved), (0, 0, 0));
 }

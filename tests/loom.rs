@@ -269,7 +269,7 @@ fn who_ends_a_replay_counts_what_was_answered() {
     loom::model(|| {
         let both = Arc::new((Gate::default(), Tape::default()));
         both.0.shut(Shut::Taped);
-        both.1.begin(ARENA, round(0).into_iter());
+        both.1.begin(ARENA, round(0).into_iter(), &[]);
         let ends = {
             let both = both.clone();
             thread::spawn(move || {

@@ -17,9 +17,10 @@
 //! Lock: the owner works inside the gate, others behind a shut one, under the heap's lock. Everything is an atomic
 //! accessed by plain loads and stores.
 
+use super::depot::Depot;
 use super::directory::{Directory, Piece};
 use super::gate::{Gate, Shut};
-use super::lists::{Excess, Kept, LISTS, LONG, Larger, Lists};
+use super::lists::{Excess, Kept, LONG, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::tape::Tape;
@@ -57,10 +58,12 @@ pub struct Cache {
     directory: Directory,
     /// The pool's.
     tape: Arc<Tape>,
+    /// The stream's.
+    pub(super) depot: Arc<Depot>,
     /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
     clock: Arc<AtomicU64>,
-    lists: Lists,
-    bytes: AtomicU64,
+    pub(super) lists: Lists,
+    pub(super) bytes: AtomicU64,
     low: AtomicU64,
     /// The most bytes to keep, beside the long block.
     limit: AtomicU64,
@@ -86,6 +89,7 @@ impl Cache {
             most: AtomicU64::new(0),
             directory,
             tape,
+            depot: Arc::default(),
             clock: Arc::new(AtomicU64::new(u64::MAX)),
             lists: Lists::default(),
             bytes: AtomicU64::new(0),
@@ -97,9 +101,15 @@ impl Cache {
         }
     }
 
-    /// It is for a thread and the stream of an arena, whose latest free's number is `clock`.
-    pub fn assign(&mut self, owner: ThreadId, stream: StreamHandle, arena: u32, clock: Arc<AtomicU64>) {
-        (self.owner, self.stream, self.arena) = (owner, stream, arena);
+    /// It is for a thread and the stream of an arena, which has a depot, and whose latest free's number is `clock`.
+    pub fn assign(
+        &mut self,
+        owner: ThreadId,
+        stream: StreamHandle,
+        arena: u32,
+        (clock, depot): (Arc<AtomicU64>, Arc<Depot>),
+    ) {
+        (self.owner, self.stream, self.arena, self.depot) = (owner, stream, arena, depot);
         if arena != COMMON {
             self.clock = clock;
         }
@@ -251,7 +261,7 @@ impl Cache {
 
     /// So much less is kept.
     #[inline(always)]
-    fn lose(&self, bytes: u64) {
+    pub(super) fn lose(&self, bytes: u64) {
         let left = self.bytes.load(Relaxed).wrapping_sub(bytes);
         self.bytes.store(left, Relaxed);
         if left < self.low.load(Relaxed) {
@@ -327,8 +337,9 @@ impl Cache {
         self.in_part.store(in_part, Relaxed);
     }
 
+    /// Is there room for a block?
     #[inline(always)]
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         self.lists.has_room() && (self.bytes.load(Relaxed) < limit || self.short_bytes() < limit)
     }
@@ -428,25 +439,6 @@ impl Cache {
         Some(kept)
     }
 
-    /// Half of what it has more than another cache for the same stream, of each length, goes there. The other one has fewer
-    /// blocks, so there are places for them. The long block stays.
-    pub fn share(&self, with: &Cache) {
-        debug_assert_eq!(self.arena, with.arena);
-        let mut moved = 0;
-        for list in 0..LISTS {
-            let more = self.lists.length(list).saturating_sub(with.lists.length(list));
-            for _ in 0..more.div_ceil(2) {
-                let kept = self.lists.pop(list).expect("counted");
-                moved += kept.piece.bytes();
-                with.lists.push(kept);
-            }
-        }
-        let left = self.bytes.load(Relaxed) - moved;
-        self.bytes.store(left, Relaxed);
-        self.low.store(self.low.load(Relaxed).min(left), Relaxed);
-        with.bytes.store(with.bytes.load(Relaxed) + moved, Relaxed);
-    }
-
     /// Are there hardly any places left, or room for bytes?
     pub fn is_full(&self) -> bool {
         let limit = self.limit.load(Relaxed);
@@ -491,12 +483,6 @@ impl Cache {
         self.lists.count()
     }
 
-    /// Does its owner free what others allocate?
-    pub fn hardly_allocates(&self) -> bool {
-        let counts = self.counts();
-        counts.taken < counts.kept / 2
-    }
-
     /// The least bytes kept since this was last called.
     pub fn take_low(&self) -> u64 {
         let low = self.low.load(Relaxed);
@@ -530,7 +516,7 @@ mod tests {
         directory.cover(at, bytes).expect("room");
         directory.begin(at, bytes, false);
         let mut cache = Cache::new(directory, Arc::default());
-        cache.assign(ThreadId(1), StreamHandle(1), arena, Arc::default());
+        cache.assign(ThreadId(1), StreamHandle(1), arena, Default::default());
         cache.set_limits(2 * bytes, bytes);
         cache
     }

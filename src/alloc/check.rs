@@ -1,6 +1,7 @@
 //! The invariants of the books, as equations. Tests call `validate` after every step.
 
 use super::directory::State;
+use super::gate::Shut;
 use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
@@ -11,18 +12,19 @@ use std::collections::{HashMap, HashSet};
 
 impl Heap {
     /// Checks everything, in time linear in all there is; panics on the first equation that does not hold.
-    /// Call it between operations only.
+    /// Call it between operations only. Threads may be at work in their caches: they are kept out.
     pub fn validate(&self) {
+        self.keep_out(Shut::Visit);
         self.space.validate();
         self.validate_nodes();
         self.validate_pages();
         self.validate_arenas();
         self.validate_directory();
         self.validate_loans();
+        self.let_in(Shut::Visit);
     }
 
-    /// The directory has as live what the nodes and slabs have, and as kept what the caches have. No thread may be at
-    /// work in its cache.
+    /// The directory has as live what the nodes and slabs have, and as kept what the caches have.
     fn validate_directory(&self) {
         let mut kept = HashSet::new();
         let mut look = |at: u64, live: bool| {
@@ -59,6 +61,16 @@ impl Heap {
             assert_eq!((bytes, count), (cache.bytes(), cache.count()));
             let arena = self.arenas[cache.arena as usize].as_ref();
             assert!(arena.is_some_and(|arena| arena.caches > 0), "its stream is there");
+        }
+        for (stream, depot) in self.depots() {
+            let blocks = depot.blocks();
+            assert!(
+                blocks.iter().all(|block| kept.remove(&block.at)),
+                "handed over once"
+            );
+            let bytes: u64 = blocks.iter().map(|block| block.piece.bytes()).sum();
+            assert_eq!(bytes, depot.bytes());
+            assert!(self.caches().iter().any(|cache| cache.arena == *stream));
         }
         assert!(kept.is_empty(), "kept by nobody: {kept:x?}");
         for arena in self.arenas.iter().flatten() {

@@ -6,6 +6,7 @@
 //! No lock of its own: the heap's. Other threads' caches are visited behind their shut gates.
 
 use super::cache::{Cache, Counts, ThreadId};
+use super::depot::Depot;
 use super::directory::{ARENAS, Piece};
 use super::gate::{Gate, Shut};
 use super::heap::{Block, Heap};
@@ -31,6 +32,8 @@ const SELDOM: u64 = 64;
 #[derive(Debug, Default)]
 pub struct Caches {
     all: Vec<Arc<Cache>>,
+    /// What threads hand over, where several have one for a stream: whose, and where.
+    depots: Vec<(u32, Arc<Depot>)>,
     /// One for whoever comes next: a free cannot make one.
     spare: Option<Arc<Cache>>,
     /// What the closed ones had done.
@@ -89,13 +92,14 @@ impl Heap {
         let mut cache = self.caches.spare.take()?;
         if !in_free {
             self.prepare_spare();
+            self.prepare_depot(arena);
         }
         let stream = self.arena_mut(arena);
         // before anything is kept with its number
         stream.caches += 1;
-        let clock = stream.clock.clone();
+        let shared = (stream.clock.clone(), stream.depot.clone());
         let blank = Arc::get_mut(&mut cache).expect("nobody has seen it");
-        blank.assign(owner, name, arena, clock);
+        blank.assign(owner, name, arena, shared);
         if self.keeps_nothing() {
             cache.gate.shut(Shut::Idle);
         }
@@ -114,8 +118,31 @@ impl Heap {
         }
     }
 
-    /// A thread's cache had nothing for a request, and may get half of what another thread keeps beyond it for the same
-    /// stream, if that is a good deal: where some threads allocate what others free. Of one that does both it may if that is
+    /// Threads that have caches for a stream, of which one may be yet to come, can hand over to each other.
+    fn prepare_depot(&mut self, arena: u32) {
+        let known = self.caches.depots.iter().any(|depot| depot.0 == arena);
+        if !known && self.caches.all.iter().any(|cache| cache.arena == arena) {
+            let depot = self.arena(arena).depot.clone();
+            depot.prepare();
+            self.caches.depots.push((arena, depot));
+        }
+    }
+
+    /// A cache for a stream has gone: one alone has nobody to hand over to.
+    fn close_depot(&mut self, arena: u32) {
+        let caches = self.caches.all.iter().filter(|cache| cache.arena == arena);
+        let depot = self.caches.depots.iter().position(|depot| depot.0 == arena);
+        let Some(index) = depot.filter(|_| caches.count() < 2) else {
+            return;
+        };
+        // first, so that nobody puts anything there behind it
+        self.caches.depots[index].1.set_limit(0);
+        self.flush_depots(Whose::Stream(arena), &mut |_| false);
+        self.caches.depots.swap_remove(index);
+    }
+
+    /// A thread's cache had nothing for a request, and may get what another thread keeps that hardly allocates, if that is a good deal
+    /// more than it has, and than that one hands over by itself. Of one that does both it may get half of what it has more, if that has
     /// twice as much: what they keep differs by chance, too. Returns whether it got something.
     #[inline]
     pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
@@ -124,19 +151,27 @@ impl Heap {
 
     fn even_out_with_another(&mut self, cache: &Arc<Cache>) -> bool {
         self.prepare_spare();
-        let others = self.caches.all.iter().filter(|other| other.arena == cache.arena);
+        self.prepare_depot(cache.arena);
+        let others = self.caches.all.iter();
+        let others = others.filter(|other| other.arena == cache.arena);
         let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
             return false;
         };
-        if other.count() < cache.count() + HANDFUL
-            || !other.hardly_allocates() && other.count() < 2 * cache.count() + HANDFUL
-        {
+        let more = other.count().saturating_sub(cache.count());
+        let gives = match other.hardly_allocates() {
+            true => more >= HANDFUL + other.hands_over_at(),
+            false => more >= HANDFUL + cache.count(),
+        };
+        if !gives {
             return false;
         }
         other.gate.shut(Shut::Visit);
         Gate::announce();
         other.gate.wait();
-        other.share(cache);
+        match other.hardly_allocates() {
+            true => other.give_all(cache),
+            false => other.share(cache),
+        }
         other.gate.open(Shut::Visit);
         true
     }
@@ -163,6 +198,7 @@ impl Heap {
         stream.caches -= 1;
         stream.kept = stream.kept.wrapping_sub(counts.kept);
         self.caches.all.swap_remove(index);
+        self.close_depot(cache.arena);
         self.count_caches();
     }
 
@@ -188,6 +224,11 @@ impl Heap {
         for cache in &self.caches.all {
             cache.gate.wait();
         }
+    }
+
+    /// Opens them again.
+    pub(super) fn let_in(&self, why: Shut) {
+        self.caches.all.iter().for_each(|cache| cache.gate.open(why));
     }
 
     /// All caches.
@@ -228,14 +269,14 @@ impl Heap {
             Whose::Stream(arena) => self.of_interest(|cache| cache.arena == arena),
             Whose::All => self.of_interest(|_| true),
         };
-        if chosen.is_empty() {
-            return false;
+        let mut any = self.flush_depots(whose, &mut enough);
+        if chosen.is_empty() || any && enough(self) {
+            return any;
         }
         for cache in &chosen {
             cache.gate.shut(Shut::Visit);
         }
         Gate::announce();
-        let mut any = false;
         for cache in &chosen {
             cache.gate.wait();
             any |= self.flush_cache(cache, &mut enough);
@@ -297,17 +338,42 @@ impl Heap {
         any
     }
 
+    /// The same of what threads hand over, the latest first.
+    fn flush_depots(&mut self, whose: Whose, enough: &mut dyn FnMut(&Heap) -> bool) -> bool {
+        let depots = self.caches.depots.iter();
+        let filled = depots.filter(|depot| {
+            depot.1.bytes() > 0 && !matches!(whose, Whose::Stream(arena) if arena != depot.0)
+        });
+        let filled: Vec<(u32, Arc<Depot>)> = filled.cloned().collect();
+        let mut any = false;
+        for (arena, depot) in filled {
+            while !(any && enough(self)) {
+                let Some(kept) = depot.pop(|bytes| self.set_used(self.stats.used - bytes)) else {
+                    break;
+                };
+                any = true;
+                self.take_back_kept(kept, arena);
+            }
+        }
+        any
+    }
+
     /// The cache's longest block, of so many bytes, is the heap's again.
     #[inline]
     fn take_back(&mut self, cache: &Cache, bytes: u64) {
         // while it is still kept, so that the peak is right
         self.set_used(self.stats.used - bytes);
-        self.got_back(cache.arena, bytes);
         let kept = cache.withdraw().expect("looked at just now");
+        self.take_back_kept(kept, cache.arena);
+    }
+
+    #[inline]
+    fn take_back_kept(&mut self, kept: Kept, arena: u32) {
+        self.got_back(arena, kept.piece.bytes());
         self.directory.end_kept(kept.at, kept.piece);
         self.stats.frees += 1;
         self.caches.flushed += 1;
-        self.return_kept(kept, cache.arena);
+        self.return_kept(kept, arena);
     }
 
     #[inline]
@@ -355,8 +421,10 @@ impl Heap {
     pub fn relieve(&mut self, cache: &Arc<Cache>) {
         /// Blocks that go at a time: their owner waits for it.
         const BLOCKS: usize = 128;
+        // or it has a handful, and nobody takes it
+        let handful = cache.hands_over_at() > 0 && !cache.has_room();
         for _ in 0..BLOCKS {
-            if !cache.is_full() {
+            if !handful && !cache.is_full() {
                 return;
             }
             let Some(bytes) = cache.longest() else { return };
@@ -366,7 +434,17 @@ impl Heap {
 
     /// In blocks that threads keep.
     pub fn bytes_of_kept(&self) -> u64 {
-        self.caches.all.iter().map(|cache| cache.bytes()).sum()
+        let caches: u64 = self.caches.all.iter().map(|cache| cache.bytes()).sum();
+        caches + self.bytes_handed_over()
+    }
+
+    fn bytes_handed_over(&self) -> u64 {
+        self.caches.depots.iter().map(|depot| depot.1.bytes()).sum()
+    }
+
+    /// What threads hand over, of which streams.
+    pub(super) fn depots(&self) -> &[(u32, Arc<Depot>)] {
+        &self.caches.depots
     }
 
     /// In blocks that the program has.
@@ -400,7 +478,7 @@ impl Heap {
         let used = self.stats.used;
         let high = std::mem::replace(&mut self.caches.high, used);
         self.caches.seen = used;
-        let (mut low, mut now) = (0, 0);
+        let (mut low, mut now) = (0, self.bytes_handed_over());
         for cache in &self.caches.all {
             low += cache.take_low();
             now += cache.bytes();

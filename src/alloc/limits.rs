@@ -65,6 +65,10 @@ impl Heap {
             true => most.min(room),
             false => most,
         };
+        let open = self.has_several_threads() && !self.caches.limits.idle;
+        for (_, depot) in self.depots() {
+            depot.set_limit(if open { most } else { 0 });
+        }
         for cache in self.caches() {
             let longest = self.longest_to_keep(cache.arena).min(room.max(LONG));
             cache.set_limits(most, longest);
@@ -188,6 +192,7 @@ impl Heap {
                     false => cache.gate.open(Shut::Idle),
                 }
             }
+            self.limit_caches();
         }
     }
 

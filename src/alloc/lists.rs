@@ -3,18 +3,15 @@
 //! far as the pool allows that (`Excess`); a long one by a 256th.
 //!
 //! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
-//! change at nearly every call. An entry is on one list, or on that of spare ones.
+//! change at nearly every call.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;
+use super::entries::{Entries, Entry, NONE};
 use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-/// Blocks a cache can keep, and one entry more, the last, that never has one: of 0 grains, it stands for none.
-const BLOCKS: usize = 2048;
-const NONE: u16 = u16::MAX;
-const _: () = assert!(NONE as usize % BLOCKS == BLOCKS - 1);
 /// Blocks that are longer than this are long.
 pub const LONG: u64 = 256 << 10;
 /// Lists an octave.
@@ -40,46 +37,6 @@ const LOOK_FOR_ONE: usize = 256;
 const PART: u64 = 64;
 const SAVED: u64 = (16 << 20) / GRAIN;
 
-#[derive(Debug)]
-struct Entry {
-    at: AtomicU64,
-    /// Unless it is a slab's block.
-    grains: AtomicU64,
-    /// Free of this number, at the latest.
-    seq: AtomicU64,
-    next: AtomicU16,
-}
-
-impl Entry {
-    const fn new() -> Entry {
-        Entry {
-            at: AtomicU64::new(0),
-            grains: AtomicU64::new(0),
-            seq: AtomicU64::new(0),
-            next: AtomicU16::new(NONE),
-        }
-    }
-
-    #[inline(always)]
-    fn larger(&self) -> Larger {
-        Larger {
-            at: self.at.load(Relaxed),
-            grains: self.grains.load(Relaxed),
-        }
-    }
-
-    /// All of them, each with the next one; the last has none.
-    const fn chain() -> [Entry; BLOCKS] {
-        let mut all = [const { Entry::new() }; BLOCKS];
-        let mut id = 1;
-        while id < BLOCKS - 1 {
-            all[id - 1].next = AtomicU16::new(id as u16);
-            id += 1;
-        }
-        all
-    }
-}
-
 /// A block on its way back to the heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
@@ -100,16 +57,25 @@ pub struct Larger {
     pub grains: u64,
 }
 
+impl Entry {
+    #[inline(always)]
+    fn larger(&self) -> Larger {
+        Larger {
+            at: self.at.load(Relaxed),
+            grains: self.grains.load(Relaxed),
+        }
+    }
+}
+
 /// The lists.
 #[derive(Debug)]
 pub struct Lists {
-    entries: Box<[Entry; BLOCKS]>,
+    /// What the lists consist of.
+    pub entries: Entries,
     /// The long block; none if it is of 0 grains.
     long: Entry,
     lists: [AtomicU16; PLACES],
     filled: [AtomicU64; WORDS],
-    spare: AtomicU16,
-    count: AtomicU16,
     /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
     saved: AtomicU64,
     /// ...and how many of them a grain of such a block's excess costs.
@@ -147,12 +113,10 @@ fn list_like(piece: Piece) -> usize {
 impl Default for Lists {
     fn default() -> Lists {
         Lists {
-            entries: Box::new(Entry::chain()),
-            long: Entry::new(),
+            entries: Entries::default(),
+            long: Entry::empty(),
             lists: [const { AtomicU16::new(NONE) }; PLACES],
             filled: [const { AtomicU64::new(0) }; WORDS],
-            spare: AtomicU16::new(0),
-            count: AtomicU16::new(0),
             saved: AtomicU64::new(SAVED),
             cost: AtomicU64::new(u64::MAX),
         }
@@ -190,7 +154,7 @@ impl Lists {
         }
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
-        let first = self.entry(id);
+        let first = self.entries.get(id);
         let length = first.grains.load(Relaxed);
         if length == grains {
             return Some(self.unlink(list, NONE, id).larger());
@@ -210,17 +174,11 @@ impl Lists {
         }
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
-        let first = self.entry(self.first(list).load(Relaxed));
+        let first = self.entries.get(self.first(list).load(Relaxed));
         match first.next.load(Relaxed) {
             NONE => None,
             _ => self.search(list, grains),
         }
-    }
-
-    /// The entry of a block: `id` is below `BLOCKS`, of which the compiler is told here.
-    #[inline]
-    fn entry(&self, id: u16) -> &Entry {
-        &self.entries[usize::from(id) % BLOCKS]
     }
 
     /// The first entry of a list.
@@ -232,7 +190,7 @@ impl Lists {
     /// Is there room for another block?
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        self.spare.load(Relaxed) != NONE
+        self.entries.spare() != NONE
     }
 
     /// Puts a block on its list. The caller has seen that there is room.
@@ -252,7 +210,10 @@ impl Lists {
             self.long.seq.store(seq, Relaxed);
             self.long.grains.store(grains, Relaxed);
         } else {
-            self.entry(self.spare.load(Relaxed)).grains.store(grains, Relaxed);
+            self.entries
+                .get(self.entries.spare())
+                .grains
+                .store(grains, Relaxed);
             self.link(list_of(grains), at, seq);
         }
     }
@@ -266,10 +227,7 @@ impl Lists {
     /// A spare entry becomes the first of a list.
     #[inline(always)]
     fn link(&self, list: usize, at: u64, seq: u64) {
-        let id = self.spare.load(Relaxed);
-        debug_assert_ne!(id, NONE);
-        let entry = self.entry(id);
-        self.spare.store(entry.next.load(Relaxed), Relaxed);
+        let (id, entry) = self.entries.use_spare();
         entry.at.store(at, Relaxed);
         entry.seq.store(seq, Relaxed);
         let first = self.first(list);
@@ -279,8 +237,6 @@ impl Lists {
             self.mark(list, true);
         }
         first.store(id, Relaxed);
-        self.count
-            .store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// Sets or clears a list's bit. (Without a branch: see `pick_quick`.)
@@ -319,8 +275,8 @@ impl Lists {
         }
         let mut before = NONE;
         for id in self.ids(list).take(LOOK_FOR_ONE) {
-            if self.entry(id).at.load(Relaxed) == at {
-                let kept = self.read(self.entry(id), list);
+            if self.entries.get(id).at.load(Relaxed) == at {
+                let kept = self.read(self.entries.get(id), list);
                 return (kept.piece == piece).then(|| {
                     self.unlink(list, before, id);
                     kept
@@ -335,6 +291,12 @@ impl Lists {
     #[inline]
     pub fn pop_longest(&self) -> Option<Kept> {
         self.pop(self.last_list()?)
+    }
+
+    /// The same but for the long block.
+    #[inline]
+    pub fn pop_longest_short(&self) -> Option<Kept> {
+        self.pop(self.last_short_list()?)
     }
 
     /// Takes the first block of a list.
@@ -360,20 +322,17 @@ impl Lists {
     /// Gives the entry, which is spare now and still says what it was.
     #[inline(always)]
     fn unlink(&self, list: usize, before: u16, id: u16) -> &Entry {
-        let entry = self.entry(id);
+        let entry = self.entries.get(id);
         let next = entry.next.load(Relaxed);
         if before != NONE {
-            self.entry(before).next.store(next, Relaxed);
+            self.entries.get(before).next.store(next, Relaxed);
         } else {
             self.first(list).store(next, Relaxed);
             if list >= SMALL {
                 self.mark(list, next != NONE);
             }
         }
-        entry.next.store(self.spare.load(Relaxed), Relaxed);
-        self.spare.store(id, Relaxed);
-        self.count
-            .store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
+        self.entries.retire(id);
         entry
     }
 
@@ -386,7 +345,7 @@ impl Lists {
             if id == NONE {
                 break;
             }
-            let entry = self.entry(id);
+            let entry = self.entries.get(id);
             let length = entry.grains.load(Relaxed);
             if length == grains {
                 return Some(self.unlink(list, before, id).larger());
@@ -406,7 +365,7 @@ impl Lists {
     #[inline(always)]
     fn take_close(&self, list: usize, grains: u64) -> Option<Larger> {
         let id = self.first(list).load(Relaxed);
-        let excess = self.entry(id).grains.load(Relaxed).wrapping_sub(grains);
+        let excess = self.entries.get(id).grains.load(Relaxed).wrapping_sub(grains);
         let saved = self.saved.load(Relaxed) + grains;
         self.saved.store(saved.min(SAVED), Relaxed);
         match excess <= grains >> CLOSE || self.may_exceed(excess, grains) {
@@ -461,20 +420,32 @@ impl Lists {
         let list = self.last_list()?;
         let entry = match list {
             THE_LONG => &self.long,
-            list => self.entry(self.first(list).load(Relaxed)),
+            list => self.entries.get(self.first(list).load(Relaxed)),
         };
         Some(self.read(entry, list).piece.bytes())
     }
 
+    /// The last list that has blocks.
     #[inline]
     fn last_list(&self) -> Option<usize> {
-        let filled = |word: &usize| self.filled[*word].load(Relaxed) != 0;
-        let Some(word) = (0..WORDS).rev().find(filled) else {
+        match self.filled[THE_LONG / 64].load(Relaxed) >> (THE_LONG % 64) & 1 {
+            0 => self.last_short_list(),
+            _ => Some(THE_LONG),
+        }
+    }
+
+    /// The same but for the long block.
+    #[inline]
+    fn last_short_list(&self) -> Option<usize> {
+        let bits = |word: usize| match word == THE_LONG / 64 {
+            true => self.filled[word].load(Relaxed) & !(1 << (THE_LONG % 64)),
+            false => self.filled[word].load(Relaxed),
+        };
+        let Some(word) = (0..WORDS).rev().find(|&word| bits(word) != 0) else {
             let filled = |class: &usize| self.first(*class).load(Relaxed) != NONE;
             return (0..CLASSES).rev().find(filled);
         };
-        let bits = self.filled[word].load(Relaxed);
-        Some(word * 64 + 63 - bits.leading_zeros() as usize)
+        Some(word * 64 + 63 - bits(word).leading_zeros() as usize)
     }
 
     /// Bytes of the long block, 0 if there is none.
@@ -485,12 +456,12 @@ impl Lists {
 
     /// Blocks.
     pub fn count(&self) -> u64 {
-        u64::from(self.count.load(Relaxed)) + u64::from(self.long_bytes() != 0)
+        self.entries.count() as u64 + u64::from(self.long_bytes() != 0)
     }
 
     /// Are there hardly any places left?
     pub fn is_full(&self) -> bool {
-        self.count.load(Relaxed) as usize > BLOCKS * 15 / 16
+        self.entries.is_full()
     }
 
     /// What was set last.
@@ -522,15 +493,17 @@ impl Lists {
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         let long = self.longest().filter(|&bytes| bytes > LONG);
         let long = long.map(|_| self.read(&self.long, THE_LONG));
-        let lists =
-            (0..LISTS).flat_map(move |list| self.ids(list).map(move |id| self.read(self.entry(id), list)));
+        let lists = (0..LISTS).flat_map(move |list| {
+            self.ids(list)
+                .map(move |id| self.read(self.entries.get(id), list))
+        });
         lists.chain(long)
     }
 
     /// The entries of a list.
     fn ids(&self, list: usize) -> impl Iterator<Item = u16> + '_ {
         let known = |id: u16| (id != NONE).then_some(id);
-        let next = move |&id: &u16| known(self.entry(id).next.load(Relaxed));
+        let next = move |&id: &u16| known(self.entries.get(id).next.load(Relaxed));
         std::iter::successors(known(self.first(list).load(Relaxed)), next)
     }
 }

@@ -18,6 +18,7 @@
 //! No lock of its own: the heap's.
 
 use super::bins::Bins;
+use super::depot::Depot;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
 use super::sharing::{Patience, Taken};
@@ -68,6 +69,8 @@ pub struct Arena {
     pub seq: u64,
     /// The same, for the caches of threads. It is never ahead of an event: see `advance`.
     pub clock: Arc<AtomicU64>,
+    /// What threads hand over to each other.
+    pub depot: Arc<Depot>,
     /// By which name the pool may record an event at any time, not only in calls that name the stream.
     pub reach: Option<StreamHandle>,
     /// Caches of threads for this stream.
@@ -112,6 +115,7 @@ impl Arena {
             partial: [NIL; CLASSES],
             seq: 0,
             clock: Arc::default(),
+            depot: Arc::default(),
             reach: None,
             caches: 0,
             kept: 0,

@@ -348,9 +348,7 @@ impl Heap {
         }
         self.keep_out(Shut::Visit);
         let progress = self.replay.tape.end();
-        self.caches()
-            .iter()
-            .for_each(|cache| cache.gate.open(Shut::Visit));
+        self.let_in(Shut::Visit);
         progress
     }
 

@@ -9,6 +9,7 @@
 //! | 4 | `Desk` | what a pool's worker is to do; a few instructions, or its start |
 //! | 5 | `Door` | whether a pool exports, and what its porter has seen; a few instructions, or its start |
 //! | 6 | `Chunks` | the list of a pool's chunks for short copies; a look at it |
+//! | 7 | `Depot` | a handful of blocks on their way from thread to thread |
 //!
 //! `Grow` takes long, so it is one that threads queue up for ([`fair`](super::fair)). They are std's mutexes, as are the other locks of the library: on Linux these are futexes that allocate
 //! nothing. parking_lot keeps a table of parked threads that is never freed once two threads have contended, and
@@ -36,6 +37,8 @@ pub enum Rank {
     Door = 5,
     /// What short copies go through.
     Chunks = 6,
+    /// Blocks on their way from thread to thread.
+    Depot = 7,
 }
 
 thread_local! {
