@@ -12,8 +12,9 @@
 //! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
 //! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
 //!
-//! Only where one stream is known, on which the pool can record events at any time, and one thread has caches: where calls of several come
-//! in another order each time there is nothing to be learned by heart.
+//! Only where one stream is known, and one thread has caches: where calls of several come in another order each time there is nothing to be
+//! learned by heart. Where the pool can record an event only in calls that name the stream it hears of some frees, those after which hardly
+//! anything is in use, and records one there: the stream may never be named again.
 //!
 //! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
