@@ -118,21 +118,24 @@ impl Heap {
         }
     }
 
-    /// Threads that have caches for a stream, of which one may be yet to come, can hand over to each other.
-    fn prepare_depot(&mut self, arena: u32) {
+    /// Threads that have caches for a stream, of which one may be yet to come, can hand over to each other once that has limits. False:
+    /// they could before, or there is none that has one.
+    fn prepare_depot(&mut self, arena: u32) -> bool {
         let known = self.caches.depots.iter().any(|depot| depot.0 == arena);
-        if !known && self.caches.all.iter().any(|cache| cache.arena == arena) {
+        let wanted = !known && self.caches.all.iter().any(|cache| cache.arena == arena);
+        if wanted {
             let depot = self.arena(arena).depot.clone();
             depot.prepare();
             self.caches.depots.push((arena, depot));
         }
+        wanted
     }
 
-    /// A cache for a stream has gone: one alone has nobody to hand over to.
+    /// A cache for a stream goes: one alone has nobody to hand over to.
     fn close_depot(&mut self, arena: u32) {
         let caches = self.caches.all.iter().filter(|cache| cache.arena == arena);
         let depot = self.caches.depots.iter().position(|depot| depot.0 == arena);
-        let Some(index) = depot.filter(|_| caches.count() < 2) else {
+        let Some(index) = depot.filter(|_| caches.count() <= 2) else {
             return;
         };
         // first, so that nobody puts anything there behind it
@@ -151,7 +154,6 @@ impl Heap {
 
     fn even_out_with_another(&mut self, cache: &Arc<Cache>) -> bool {
         self.prepare_spare();
-        self.prepare_depot(cache.arena);
         let others = self.caches.all.iter();
         let others = others.filter(|other| other.arena == cache.arena);
         let Some(other) = others.max_by_key(|other| other.count()).cloned() else {
@@ -173,6 +175,9 @@ impl Heap {
             false => other.share(cache),
         }
         other.gate.open(Shut::Visit);
+        if self.prepare_depot(cache.arena) {
+            self.limit_caches(); // the other one came in a free
+        }
         true
     }
 
@@ -185,6 +190,7 @@ impl Heap {
         Gate::announce();
         cache.gate.wait();
         self.flush_cache(cache, &mut |_| false);
+        self.close_depot(cache.arena);
         let counts = cache.counts();
         let closed = &mut self.caches.closed;
         closed.taken = closed.taken.wrapping_add(counts.taken);
@@ -198,7 +204,6 @@ impl Heap {
         stream.caches -= 1;
         stream.kept = stream.kept.wrapping_sub(counts.kept);
         self.caches.all.swap_remove(index);
-        self.close_depot(cache.arena);
         self.count_caches();
     }
 
