@@ -236,12 +236,8 @@ impl Pool {
         if self.config.memory == MemoryKind::Pinned {
             self.look_at_held();
         }
-        if let Some(own) = own
-            && own.is_of(stream)
-            && own.cache.collect()
-            && let Some(at) = own.cache.take(bytes, align)
-        {
-            return Ok(self.announced(Addr(at), bytes));
+        if let Some(at) = own.and_then(|own| own.collect(stream, bytes, align)) {
+            return Ok(at);
         }
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching()
@@ -326,11 +322,7 @@ impl Pool {
                 None => return self.free_quietly(at),
             },
         };
-        if let Some(own) = own
-            && own.is_of(stream)
-            && own.cache.hand_over()
-            && let Some(bytes) = own.cache.keep(at.0)
-        {
+        if let Some(bytes) = own.and_then(|own| own.hand_over(stream, at)) {
             return Ok(bytes);
         }
         let mut heap = self.books_as_they_are();

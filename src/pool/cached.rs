@@ -145,6 +145,20 @@ impl ThreadCache {
         std::ptr::eq(stream, &self.stream) || stream.line == self.stream.line
     }
 
+    /// A block for a request of this stream that it did not have, if it has one once it has got what other threads handed over.
+    #[inline(always)]
+    pub(super) fn collect(&self, stream: &Named, bytes: u64, align: u64) -> Option<Addr> {
+        let any = self.is_of(stream) && self.cache.collect();
+        any.then(|| self.cache.take(bytes, align).map(Addr))?
+    }
+
+    /// Keeps a block that is freed on this stream and that it had no room for, if it has once it has handed some over.
+    #[inline(always)]
+    pub(super) fn hand_over(&self, stream: &Named, at: Addr) -> Option<u64> {
+        let room = self.is_of(stream) && self.cache.hand_over();
+        room.then(|| self.cache.keep(at.0))?
+    }
+
     /// Handles of destroyed streams come again, and a stream may be captured at any time.
     #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
