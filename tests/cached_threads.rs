@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::cached::{alloc, cache, free, pool};
+use common::cached::{STREAM, alloc, cache, free, pool};
 use common::random::Random;
 use common::{K, config};
 use std::collections::BTreeMap;
@@ -105,6 +105,27 @@ fn what_goes_round_is_neither_lost_nor_held_twice() {
     pool.close_cache(&mine);
     pool.trim(0).expect("a trim");
     assert_eq!(pool.stats().expect("stats").reserved, 0);
+}
+
+/// A producer that asks for batches gets what was handed over, too: not the pool's memory, however often blocks go round.
+#[test]
+fn batches_are_served_from_what_was_handed_over() {
+    let pool = pool(config());
+    let (mine, other) = (cache(&pool), cache_of_another(&pool));
+    (0..20).for_each(|_| pass(&pool, &mine, &other, 150, 5000));
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        let mut blocks = [Addr(0); 64];
+        let sizes = [5000; 64];
+        if !mine.alloc_batch(&sizes, &mut blocks) {
+            pool.alloc_batch_beside(Some(&mine), &sizes, STREAM, &mut blocks)
+                .expect("memory");
+        }
+        seen.extend(blocks.map(|at| at.0));
+        assert!(blocks.into_iter().all(|at| free(&pool, &other, at).is_ok()));
+        pool.validate();
+    }
+    assert!(seen.len() < 600, "{} places for 64 blocks at a time", seen.len());
 }
 
 /// Producers and consumers on one stream, threads that end and others that come, while memory is taken back and all equations are checked:

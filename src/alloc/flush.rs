@@ -138,18 +138,20 @@ impl Heap {
         let Some(index) = depot.filter(|_| caches.count() <= 2) else {
             return;
         };
+        let depot = self.caches.depots[index].1.clone();
         // first, so that nobody puts anything there behind it
-        self.caches.depots[index].1.set_limit(0);
-        self.flush_depots(Whose::Stream(arena), &mut |_| false);
+        depot.set_limit(0);
+        self.flush_depot(arena, &depot, &mut |_| false);
         self.caches.depots.swap_remove(index);
     }
 
-    /// A thread's cache had nothing for a request, and may get what another thread keeps that hardly allocates, if that is a good deal
+    /// A thread's cache had nothing for a request, and may get what was handed over, or what another thread keeps that hardly allocates, if that is a good deal
     /// more than it has, and than that one hands over by itself. Of one that does both it may get half of what it has more, if that has
     /// twice as much: what they keep differs by chance, too. Returns whether it got something.
     #[inline]
     pub fn even_out(&mut self, cache: &Arc<Cache>) -> bool {
-        self.caches.shared && !self.keeps_nothing() && self.even_out_with_another(cache)
+        let may = self.caches.shared && !self.keeps_nothing();
+        may && (cache.collect() || self.even_out_with_another(cache))
     }
 
     fn even_out_with_another(&mut self, cache: &Arc<Cache>) -> bool {
@@ -352,13 +354,22 @@ impl Heap {
         let filled: Vec<(u32, Arc<Depot>)> = filled.cloned().collect();
         let mut any = false;
         for (arena, depot) in filled {
-            while !(any && enough(self)) {
-                let Some(kept) = depot.pop(|bytes| self.set_used(self.stats.used - bytes)) else {
-                    break;
-                };
-                any = true;
-                self.take_back_kept(kept, arena);
+            if any && enough(self) {
+                break;
             }
+            any |= self.flush_depot(arena, &depot, enough);
+        }
+        any
+    }
+
+    fn flush_depot(&mut self, arena: u32, depot: &Depot, enough: &mut dyn FnMut(&Heap) -> bool) -> bool {
+        let mut any = false;
+        while !(any && enough(self)) {
+            let Some(kept) = depot.pop(|bytes| self.set_used(self.stats.used - bytes)) else {
+                break;
+            };
+            any = true;
+            self.take_back_kept(kept, arena);
         }
         any
     }

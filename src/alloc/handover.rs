@@ -5,7 +5,7 @@
 //! it from there. What others keep beyond that, and what threads keep that both allocate and free, whoever holds the heap's lock may
 //! pass on: behind their shut gates, which costs more.
 //!
-//! Lock: the owner's part is inside its gate; `share` is for whoever holds the heap's lock, with the gate of the one shut and the other one's
+//! Lock: the owner's part is inside its gate; `share` and `give_all` are for whoever holds the heap's lock, with the gate of the one shut and the other one's
 //! owner outside.
 
 use super::cache::Cache;
