@@ -139,6 +139,18 @@ impl Cache {
         self.replay_free_inside(at)
     }
 
+    /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.
+    pub fn replay_alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
+        let pass = self.gate.enter_taped();
+        pass.is_some_and(|_pass| self.tape.alloc_all(self.arena, sizes, out))
+    }
+
+    /// The same of its frees. Places with 0 are none.
+    pub fn replay_free_batch(&self, blocks: &[Addr]) -> bool {
+        let pass = self.gate.enter_taped();
+        pass.is_some_and(|_pass| self.tape.free_all(self.arena, blocks))
+    }
+
     /// As `take_inside`.
     #[inline(always)]
     pub fn replay_alloc_inside(&self, bytes: u64) -> Option<u64> {

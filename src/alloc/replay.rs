@@ -30,6 +30,7 @@ use super::recording::{LAST, Recording};
 use super::rounds::{Calls, Rounds, alike};
 use super::size::class_of;
 use super::tape::{Progress, Step, Tape};
+use crate::base::units::Addr;
 use crate::observe::stats::Stats;
 use std::sync::Arc;
 
@@ -164,7 +165,7 @@ impl Heap {
     }
 
     /// What is recorded is of no use: something happened that is not on the tape.
-    pub(super) fn spoil_tape(&mut self) {
+    pub fn spoil_tape(&mut self) {
         if self.replay.way == Way::Recording {
             self.stop_recording();
         }
@@ -297,6 +298,15 @@ impl Heap {
                 Some((bytes, heard.then(|| self.hear_replayed(own.arena))))
             }
         }
+    }
+
+    /// The same for a batch while calls are replayed: all of it, or nothing.
+    #[inline(never)]
+    pub fn free_batch_taped(&mut self, own: Option<&Arc<Cache>>, blocks: &[Addr]) -> Option<Option<u64>> {
+        let own = self.taped(own)?;
+        // it is off while calls are recorded
+        let heard = self.replay.tape.free_all_heard(own.arena, blocks)?;
+        Some(heard.then(|| self.hear_replayed(own.arena)))
     }
 
     /// In the replayed round least is in use: the number for an event that covers all that was freed in it.

@@ -12,6 +12,7 @@
 //! Lock: the owner of the calls has the heap's, or is inside the gate of its cache (`Gate::enter_taped`); all others have the heap's, and the gate
 //! is shut for them, too, but to read how far it came.
 
+use crate::base::units::Addr;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -78,6 +79,12 @@ pub struct Tape {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
 }
 
+/// A look at the next calls of the round.
+struct Walk<'a> {
+    tape: &'a Tape,
+    place: u64,
+}
+
 impl Default for Tape {
     fn default() -> Tape {
         Tape {
@@ -92,41 +99,63 @@ impl Tape {
     /// The next call of the round, if it asks for so many bytes: where its block is.
     #[inline(always)]
     pub fn alloc(&self, arena: u32, bytes: u64) -> Option<u64> {
-        self.advance(arena, |what, at| {
-            (what & !LAST == bytes << BYTES | ALLOC).then_some(at)
-        })
+        self.advance(arena, |walk| walk.alloc(bytes))
     }
 
     /// The same if it frees that block, and the pool need not hear of it: its bytes.
     #[inline(always)]
     pub fn free(&self, arena: u32, block: u64) -> Option<u64> {
-        self.advance(arena, |what, at| {
-            (what & (ALLOC | HEARD) == 0 && at == block).then_some(what >> BYTES)
-        })
+        self.advance(arena, |walk| walk.free(block))
     }
 
     /// The same for the pool: whether it had to hear of it, too.
     pub fn free_heard(&self, arena: u32, block: u64) -> Option<(u64, bool)> {
-        self.advance(arena, |what, at| {
-            (what & ALLOC == 0 && at == block).then_some((what >> BYTES, what & HEARD != 0))
+        self.advance(arena, |walk| walk.free_heard(block))
+    }
+
+    /// The next calls, if they ask for so many bytes each: where their blocks are. Otherwise no place of `out` is worth anything.
+    pub fn alloc_all(&self, arena: u32, sizes: &[u64], out: &mut [Addr]) -> bool {
+        let all = self.advance(arena, |walk| {
+            for (place, &bytes) in out.iter_mut().zip(sizes) {
+                *place = Addr(walk.alloc(bytes)?);
+            }
+            Some(())
+        });
+        all.is_some()
+    }
+
+    /// The same if they free these blocks, and the pool need not hear of one. Places with 0 are none.
+    pub fn free_all(&self, arena: u32, blocks: &[Addr]) -> bool {
+        let all = self.advance(arena, |walk| {
+            for at in blocks.iter().filter(|at| at.0 != 0) {
+                walk.free(at.0)?;
+            }
+            Some(())
+        });
+        all.is_some()
+    }
+
+    /// The same for the pool: whether it had to hear of one.
+    pub fn free_all_heard(&self, arena: u32, blocks: &[Addr]) -> Option<bool> {
+        self.advance(arena, |walk| {
+            let mut heard = false;
+            for at in blocks.iter().filter(|at| at.0 != 0) {
+                heard |= walk.free_heard(at.0)?.1;
+            }
+            Some(heard)
         })
     }
 
+    /// Goes over the next calls, and moves the place on if they are all what was asked for.
     #[inline(always)]
-    fn advance<R>(&self, arena: u32, is_it: impl FnOnce(u64, u64) -> Option<R>) -> Option<R> {
+    fn advance<R>(&self, arena: u32, calls: impl FnOnce(&mut Walk) -> Option<R>) -> Option<R> {
         let place = self.place.load(Ordering::Relaxed);
         if place == OFF || self.arena.load(Ordering::Relaxed) != u64::from(arena) {
             return None;
         }
-        let slot = self.slot((place & STEP) as usize)?;
-        let what = slot.what.load(Ordering::Relaxed);
-        let answer = is_it(what, slot.at.load(Ordering::Relaxed))?;
-        let next = match what & LAST {
-            0 => place + 1,
-            _ if place / ROUND == ROUNDS => return None, // whoever ends it counts them
-            _ => (place & !STEP) + ROUND,
-        };
-        self.place.store(next, Ordering::Relaxed);
+        let mut walk = Walk { tape: self, place };
+        let answer = calls(&mut walk)?;
+        self.place.store(walk.place, Ordering::Relaxed);
         Some(answer)
     }
 
@@ -173,6 +202,36 @@ impl Tape {
     }
 }
 
+impl Walk<'_> {
+    #[inline(always)]
+    fn alloc(&mut self, bytes: u64) -> Option<u64> {
+        self.step(|what, at| (what & !LAST == bytes << BYTES | ALLOC).then_some(at))
+    }
+
+    #[inline(always)]
+    fn free(&mut self, block: u64) -> Option<u64> {
+        self.step(|what, at| (what & (ALLOC | HEARD) == 0 && at == block).then_some(what >> BYTES))
+    }
+
+    #[inline(always)]
+    fn free_heard(&mut self, block: u64) -> Option<(u64, bool)> {
+        self.step(|what, at| (what & ALLOC == 0 && at == block).then_some((what >> BYTES, what & HEARD != 0)))
+    }
+
+    #[inline(always)]
+    fn step<R>(&mut self, is_it: impl FnOnce(u64, u64) -> Option<R>) -> Option<R> {
+        let slot = self.tape.slot((self.place & STEP) as usize)?;
+        let what = slot.what.load(Ordering::Relaxed);
+        let answer = is_it(what, slot.at.load(Ordering::Relaxed))?;
+        self.place = match what & LAST {
+            0 => self.place + 1,
+            _ if self.place / ROUND == ROUNDS => return None, // whoever ends it counts them
+            _ => (self.place & !STEP) + ROUND,
+        };
+        Some(answer)
+    }
+}
+
 impl Progress {
     fn at(place: u64) -> Option<Progress> {
         (place != OFF).then_some(Progress {
@@ -214,6 +273,40 @@ mod tests {
         assert_eq!(tape.end(), Some(Progress { rounds: 3, steps: 1 }));
         assert_eq!(tape.end(), None);
         assert_eq!(tape.alloc(ARENA, 7), None, "it is off");
+    }
+
+    #[test]
+    fn a_batch_is_answered_as_a_whole_or_not_at_all() {
+        let tape = tape();
+        let mut out = [Addr(0); 2];
+        for rounds in 0..3 {
+            assert!(!tape.alloc_all(ARENA, &[0, 8], &mut out), "another length");
+            assert!(tape.alloc_all(ARENA, &[0, 7], &mut out));
+            assert_eq!(out, [512, 1024].map(Addr));
+            let blocks = [512, 0, 1024].map(Addr);
+            assert_eq!(tape.free_all_heard(ARENA, &[512, 512].map(Addr)), None, "twice");
+            assert!(!tape.free_all(ARENA, &blocks), "the pool must hear of it");
+            assert_eq!(
+                tape.progress(),
+                Some(Progress { rounds, steps: 2 }),
+                "nothing was freed"
+            );
+            match rounds {
+                0 => assert_eq!(tape.free_all_heard(ARENA, &blocks), Some(true)),
+                // parts of a batch are batches
+                _ => {
+                    assert!(tape.free_all(ARENA, &blocks[..2]));
+                    assert_eq!(tape.free_all_heard(ARENA, &blocks[2..]), Some(true));
+                }
+            }
+        }
+        // one that begins in a round and ends in the next one
+        assert!(tape.alloc_all(ARENA, &[0, 7], &mut out) && tape.free_all(ARENA, &[Addr(512)]));
+        assert!(!tape.alloc_all(ARENA, &[0], &mut out), "a free is to come");
+        assert_eq!(tape.free_heard(ARENA, 1024), Some((256, true)));
+        assert!(tape.alloc_all(ARENA, &[], &mut []) && tape.free_all(ARENA, &[Addr(0)]));
+        assert_eq!(tape.end(), Some(Progress { rounds: 4, steps: 0 }));
+        assert!(!tape.alloc_all(ARENA, &[0], &mut out), "it is off");
     }
 
     #[test]

@@ -117,8 +117,23 @@ impl Pool {
             Some(stream) => stream,
             None => &self.name(stream)?,
         };
-        let mut heap = self.books_in_order(stream)?;
+        let mut heap = self.books_as_they_are();
+        if !heap.replay.is_watching() {
+            drop(heap);
+            return self.fill_singly(own, sizes, stream, out);
+        }
+        if !self.is_in_order(&mut heap, stream) {
+            drop(heap);
+            heap = self.books_in_order(stream)?;
+        }
         let own = self.still(&mut heap, own, stream);
+        if self.may_tape() {
+            heap.watch_rounds(own.map(|own| &own.cache));
+            if !heap.replay.is_watching() {
+                drop(heap);
+                return self.fill_singly(own, sizes, stream, out);
+            }
+        }
         if let Some(own) = own
             && (heap.even_out(&own.cache) || out.iter().all(|place| place.0 == 0))
         {
@@ -132,6 +147,22 @@ impl Pool {
         }
         let short = held.is_some_and(|mut heap| heap.is_look_due());
         self.call_worker(short);
+        Ok(())
+    }
+
+    /// The same while calls are recorded, or replayed up to here: each request of a batch is a call of its own.
+    fn fill_singly(
+        &self,
+        own: Option<&ThreadCache>,
+        sizes: &[u64],
+        stream: &Named,
+        out: &mut [Addr],
+    ) -> Result<(), Error> {
+        for (place, &bytes) in out.iter_mut().zip(sizes) {
+            if place.0 == 0 {
+                *place = self.alloc_beside(own, bytes, 0, stream.handle)?;
+            }
+        }
         Ok(())
     }
 
@@ -163,6 +194,7 @@ impl Pool {
             return Ok(());
         }
         let mut heap = self.books()?;
+        heap.spoil_tape();
         for at in blocks.iter_mut().filter(|at| at.0 != 0) {
             if !own.is_some_and(|own| own.cache.untake(at.0)) {
                 let block = heap.find_block(at.0).expect("allocated above");
@@ -199,8 +231,21 @@ impl Pool {
             line: None,
             reach: false,
         });
-        let mut heap = self.books_for(stream)?;
         let own = own.filter(|_| usable);
+        let mut heap = self.books_as_they_are();
+        if !heap.replay.is_watching()
+            && let Some(due) = self.free_batch_taped(&mut heap, own, blocks, stream)
+        {
+            if let (Some(_), Some(own)) = (due, own) {
+                drop(heap);
+                self.record_if(due, stream, own.cache.arena);
+            }
+            return Ok(());
+        }
+        if !self.is_plain(stream) {
+            drop(heap);
+            heap = self.books_for(stream)?;
+        }
         let index = index_beside(&mut heap, own, stream);
         let own = self.still(&mut heap, own, stream);
         // what the cache keeps it has checked
@@ -214,6 +259,9 @@ impl Pool {
         for at in kept.others(blocks) {
             let block = heap.find_block(at.0)?;
             self.part_with(at);
+            if !heap.replay.is_watching() && heap.free_taped(own.map(|own| &own.cache), at.0).is_some() {
+                continue; // it is recorded, and kept
+            }
             longest = heap.free(block, index, !usable)?.max(longest);
         }
         if let Some(own) = own {

@@ -121,12 +121,26 @@ impl ThreadCache {
 
     /// Blocks for those of these requests for which the cache has one; the other places stay 0. Gives whether it had all.
     pub fn alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
-        self.stream_is_the_same() && self.cache.take_batch(sizes, out)
+        if !self.stream_is_the_same() {
+            return false;
+        }
+        if self.cache.is_replayed() {
+            let all = self.cache.replay_alloc_batch(sizes, out);
+            if !all {
+                out.fill(Addr(0));
+            }
+            return all;
+        }
+        self.cache.take_batch(sizes, out)
     }
 
     /// Keeps all these blocks, which are freed, if that is all there is to do. Places with 0 are none.
     pub fn free_batch(&self, blocks: &[Addr]) -> bool {
-        self.stream_is_the_same() && self.cache.keep_all(blocks)
+        self.stream_is_the_same()
+            && match self.cache.is_replayed() {
+                true => self.cache.replay_free_batch(blocks),
+                false => self.cache.keep_all(blocks),
+            }
     }
 
     /// May it be asked in a process that was disturbed? The backend may be gone.

@@ -84,4 +84,24 @@ impl Pool {
         }
         freed
     }
+
+    /// The same for the frees of a batch while calls are replayed: all of them, or none.
+    #[cold]
+    pub(super) fn free_batch_taped(
+        &self,
+        heap: &mut Heap,
+        own: Option<&ThreadCache>,
+        blocks: &[Addr],
+        stream: &Named,
+    ) -> Option<Option<u64>> {
+        if self.ended.load(Ordering::Relaxed) {
+            return None;
+        }
+        let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
+        let due = heap.free_batch_taped(own.map(|own| &own.cache), blocks);
+        if due.is_none() && heap.replay.is_on() {
+            heap.make_up();
+        }
+        due
+    }
 }
