@@ -32,6 +32,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rela
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(pub u64);
 
+/// Why a cache had no block for a call, or kept none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// Its gate was shut.
+    Shut,
+    /// Anything else.
+    Other,
+}
+
 /// What a cache has done since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -139,6 +148,20 @@ impl Cache {
         self.replay_free_inside(at)
     }
 
+    /// The same where the owner need not ask first whether the stream is the same. Nothing in it can fail.
+    #[inline(always)]
+    pub fn replay_alloc_quick(&self, bytes: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
+        self.replay_alloc_inside(bytes).ok_or(Missed::Other)
+    }
+
+    /// The same of a free.
+    #[inline(always)]
+    pub fn replay_free_quick(&self, at: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
+        self.replay_free_inside(at).ok_or(Missed::Other)
+    }
+
     /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.
     pub fn replay_alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
         let pass = self.gate.enter_taped();
@@ -196,26 +219,29 @@ impl Cache {
 
     /// The same where it may only be a slab's block. Nothing in it can fail.
     #[inline(always)]
-    pub fn take_small(&self, bytes: u64) -> Option<u64> {
-        let class = plain_class(bytes)?;
-        let _pass = self.gate.enter_quick()?;
-        Some(self.hand_out(self.begin_small(class, self.lists.pop_small(class)?)))
+    pub fn take_small(&self, bytes: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
+        let class = plain_class(bytes).ok_or(Missed::Other)?;
+        let kept = self.lists.pop_small(class).ok_or(Missed::Other)?;
+        Ok(self.hand_out(self.begin_small(class, kept)))
     }
 
-    /// The same where it is of no slab, aligned as all are, and takes no search, or is answered as in the round before.
+    /// The same where it is of no slab, aligned as all are, and takes no search.
     #[inline(always)]
-    pub fn take_larger(&self, bytes: u64) -> Option<u64> {
-        match self.gate.enter_either_quick()? {
-            (_pass, true) => self.replay_alloc_inside(bytes),
-            _ if bytes <= SMALL_MAX => None,
-            (_pass, false) => Some(self.hand_out(self.begin_larger(self.lists.pick_quick(bytes)?))),
+    pub fn take_larger(&self, bytes: u64) -> Result<u64, Missed> {
+        if bytes <= SMALL_MAX {
+            return Err(Missed::Other);
         }
+        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
+        let larger = self.lists.pick_quick(bytes).ok_or(Missed::Other)?;
+        Ok(self.hand_out(self.begin_larger(larger)))
     }
 
     /// The same where it takes a search, for a request that no slab can serve.
-    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
-        let _pass = self.gate.enter_quick()?;
-        Some(self.hand_out(self.begin_larger(self.lists.pick_searched(bytes)?)))
+    pub fn take_searched(&self, bytes: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
+        let larger = self.lists.pick_searched(bytes).ok_or(Missed::Other)?;
+        Ok(self.hand_out(self.begin_larger(larger)))
     }
 
     /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
@@ -297,20 +323,17 @@ impl Cache {
 
     /// The same where it may only be a slab's block. Nothing in it can fail.
     #[inline(always)]
-    pub fn keep_small(&self, at: u64) -> Option<u64> {
-        // before all else: the next call then finds out little twice
-        let class = self.directory.class_at(at, self.arena)?;
-        let _pass = self.gate.enter_quick()?;
-        self.put_small(at, class)
+    pub fn keep_small(&self, at: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
+        let class = self.directory.class_at(at, self.arena).ok_or(Missed::Other)?;
+        self.put_small(at, class).ok_or(Missed::Other)
     }
 
-    /// The same where it is of no slab, or is answered as in the round before.
+    /// The same where it is of no slab.
     #[inline(always)]
-    pub fn keep_larger(&self, at: u64) -> Option<u64> {
-        match self.gate.enter_either_quick()? {
-            (_pass, true) => self.replay_free_inside(at),
-            (_pass, false) => self.put_larger(at),
-        }
+    pub fn keep_larger(&self, at: u64) -> Result<u64, Missed> {
+        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
+        self.put_larger(at).ok_or(Missed::Other)
     }
 
     /// The owner keeps all these blocks, which are freed; of places with 0 there are none. False: it keeps none, because the

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Steps of the longest round. (loom has few atomics.)
 pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 18 };
 const CHUNK: usize = if cfg!(loom) { 4 } else { 1 << 10 };
+const CHUNKS: usize = STEPS / CHUNK;
 
 /// Place: | rounds 40 | step 24 |.
 const STEP: u64 = (1 << 24) - 1;
@@ -76,7 +77,8 @@ pub struct Tape {
     place: AtomicU64,
     /// The stream's whose calls they are.
     arena: AtomicU64,
-    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    /// Both lengths are powers of two, so that to look into them cannot fail.
+    chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>; CHUNKS]>,
 }
 
 /// A look at the next calls of the round.
@@ -90,7 +92,7 @@ impl Default for Tape {
         Tape {
             place: AtomicU64::new(OFF),
             arena: AtomicU64::new(0),
-            chunks: (0..STEPS / CHUNK).map(|_| OnceLock::new()).collect(),
+            chunks: Box::new([const { OnceLock::new() }; CHUNKS]),
         }
     }
 }
@@ -161,7 +163,8 @@ impl Tape {
 
     #[inline(always)]
     fn slot(&self, step: usize) -> Option<&Slot> {
-        self.chunks.get(step / CHUNK)?.get()?.get(step % CHUNK)
+        let chunk = self.chunks[step / CHUNK % CHUNKS].get()?;
+        Some(&chunk[step % CHUNK])
     }
 
     /// Has a replay begun, and not ended?
@@ -176,8 +179,8 @@ impl Tape {
         debug_assert!(!self.is_on() && count > 0 && count <= STEPS);
         let mut heard = heard.iter().copied().peekable();
         for (number, step) in steps.enumerate() {
-            let chunk =
-                self.chunks[number / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+            let empty = || Box::new(std::array::from_fn(|_| Slot::default()));
+            let chunk = self.chunks[number / CHUNK].get_or_init(empty);
             let last = if number + 1 == count { LAST } else { 0 };
             let heard = heard.next_if_eq(&number).map_or(0, |_| HEARD);
             let (what, at) = match step {

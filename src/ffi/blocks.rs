@@ -12,7 +12,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches, Place};
 use crate::lifecycle::{end, order};
-use crate::pool::{Pool, ThreadCache};
+use crate::pool::{Missed, Pool, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -39,11 +39,13 @@ pub unsafe extern "C" fn weir_pool_alloc(
     let mine = threads::mine();
     let place = own_place(&mine, pool, stream);
     // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_small(bytes as u64)) } {
-        return weir_status::WEIR_OK;
+    match unsafe { served(place, ptr, |cache| cache.alloc_small(bytes as u64)) } {
+        Ok(()) => weir_status::WEIR_OK,
+        // SAFETY: the caller's promise about `ptr`, passed on.
+        Err(Missed::Shut) => unsafe { alloc_by_heart(pool, bytes, stream, ptr, place) },
+        // SAFETY: as above.
+        Err(Missed::Other) => unsafe { alloc_larger(pool, bytes, stream, ptr, place) },
     }
-    // SAFETY: the caller's promise about `ptr`, passed on.
-    unsafe { alloc_larger(pool, bytes, stream, ptr, place) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -80,13 +82,15 @@ pub(super) unsafe fn alloc(
     let mine = threads::mine();
     let place = own_place(&mine, pool, on);
     let any = |cache: &ThreadCache| {
-        cache
-            .alloc_small(bytes as u64)
-            .or_else(|| cache.alloc_larger(bytes as u64))
-            .or_else(|| cache.alloc_searched(bytes as u64))
+        let bytes = bytes as u64;
+        let small = cache.alloc_small(bytes);
+        small.or_else(|missed| match missed {
+            Missed::Shut => cache.alloc_by_heart(bytes),
+            Missed::Other => cache.alloc_larger(bytes).or_else(|_| cache.alloc_searched(bytes)),
+        })
     };
-    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    if alignment == 0 && unsafe { served(place, ptr, any) } {
+    // SAFETY: it takes a block from the cache's lists, or reads the tape, and the caller's promise.
+    if alignment == 0 && unsafe { served(place, ptr, any) }.is_ok() {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
@@ -107,9 +111,14 @@ fn own_place(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream)
 /// # Safety
 /// `ask` calls nothing but the cache, which knows of no place: so nobody puts another one there meanwhile.
 #[inline(always)]
-unsafe fn glance<R>(place: Option<&Place>, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+unsafe fn glance<R>(
+    place: Option<&Place>,
+    ask: impl FnOnce(&ThreadCache) -> Result<R, Missed>,
+) -> Result<R, Missed> {
+    let place = place.ok_or(Missed::Other)?;
     // SAFETY: the place is the calling thread's alone, and the rest is the caller's promise.
-    ask(unsafe { place?.try_borrow_unguarded() }.ok()?.as_ref()?)
+    let cache = unsafe { place.try_borrow_unguarded() }.map_err(|_| Missed::Other)?;
+    ask(cache.as_ref().ok_or(Missed::Other)?)
 }
 
 /// Hands out the block that the cache has for `ask`, if there is a place for its address.
@@ -120,24 +129,41 @@ unsafe fn glance<R>(place: Option<&Place>, ask: impl FnOnce(&ThreadCache) -> Opt
 unsafe fn served(
     place: Option<&Place>,
     ptr: *mut *mut c_void,
-    ask: impl FnOnce(&ThreadCache) -> Option<Addr>,
-) -> bool {
+    ask: impl FnOnce(&ThreadCache) -> Result<Addr, Missed>,
+) -> Result<(), Missed> {
     if ptr.is_null() {
-        return false;
+        return Err(Missed::Other);
     }
     // SAFETY: the caller's promise.
-    match unsafe { glance(place, ask) } {
-        Some(at) => {
-            // SAFETY: not NULL, so the caller promised that it can be written.
-            unsafe { ptr.write(pointer(at)) };
-            true
-        }
-        None => false,
-    }
+    let at = unsafe { glance(place, ask) }?;
+    // SAFETY: not NULL, so the caller promised that it can be written.
+    unsafe { ptr.write(pointer(at)) };
+    Ok(())
 }
 
-/// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments, so that
+/// What `weir_pool_alloc` goes on with where calls may be answered as in the round before. It has the same arguments, so that
 /// the other one, which nearly all calls of many programs end in, has to keep no register.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe fn alloc_by_heart(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    place: Option<&Place>,
+) -> weir_status {
+    // SAFETY: it reads the tape, and the caller's promise.
+    if unsafe { served(place, ptr, |cache| cache.alloc_by_heart(bytes as u64)) }.is_ok() {
+        return weir_status::WEIR_OK;
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
+}
+
+/// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments
+/// for the same reason.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
@@ -149,8 +175,8 @@ unsafe fn alloc_larger(
     ptr: *mut *mut c_void,
     place: Option<&Place>,
 ) -> weir_status {
-    // SAFETY: it takes a block from the cache's lists, or reads the tape, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_larger(bytes as u64)) } {
+    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
+    if unsafe { served(place, ptr, |cache| cache.alloc_larger(bytes as u64)) }.is_ok() {
         return weir_status::WEIR_OK;
     }
     if ThreadCache::takes_search(bytes as u64) {
@@ -174,7 +200,7 @@ unsafe fn alloc_searched(
     place: Option<&Place>,
 ) -> weir_status {
     // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_searched(bytes as u64)) } {
+    if unsafe { served(place, ptr, |cache| cache.alloc_searched(bytes as u64)) }.is_ok() {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
@@ -280,8 +306,24 @@ pub unsafe extern "C" fn weir_pool_free(
     let place = own_place(&mine, pool, stream);
     // SAFETY: it puts a block on one of the cache's lists.
     match unsafe { glance(place, |cache| cache.free_small(addr(ptr))) } {
-        Some(_) => weir_status::WEIR_OK,
-        None => free_larger(pool, ptr, on, place),
+        Ok(_) => weir_status::WEIR_OK,
+        Err(Missed::Shut) => free_by_heart(pool, ptr, on, place),
+        Err(Missed::Other) => free_larger(pool, ptr, on, place),
+    }
+}
+
+/// As `alloc_by_heart`.
+#[inline(never)]
+fn free_by_heart(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: StreamHandle,
+    place: Option<&Place>,
+) -> weir_status {
+    // SAFETY: it reads the tape.
+    match unsafe { glance(place, |cache| cache.free_by_heart(addr(ptr))) } {
+        Ok(_) => weir_status::WEIR_OK,
+        Err(_) => free_missed(pool, ptr, on, place),
     }
 }
 
@@ -293,10 +335,10 @@ fn free_larger(
     on: StreamHandle,
     place: Option<&Place>,
 ) -> weir_status {
-    // SAFETY: it puts a block on one of the cache's lists, or reads the tape.
+    // SAFETY: it puts a block on one of the cache's lists.
     match unsafe { glance(place, |cache| cache.free_larger(addr(ptr))) } {
-        Some(_) => weir_status::WEIR_OK,
-        None => free_missed(pool, ptr, on, place),
+        Ok(_) => weir_status::WEIR_OK,
+        Err(_) => free_missed(pool, ptr, on, place),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
+pub use crate::alloc::cache::Missed;
 use crate::alloc::cache::{Cache, ThreadId};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
@@ -52,16 +53,22 @@ impl ThreadCache {
         self.cache.take(bytes, align).map(Addr)
     }
 
+    /// A block for a request that is answered as in the round before, aligned as all are, where the next ones may be called.
+    #[inline(always)]
+    pub fn alloc_by_heart(&self, bytes: u64) -> Result<Addr, Missed> {
+        self.cache.replay_alloc_quick(bytes).map(Addr)
+    }
+
     /// The same for a small block, aligned as all are, of a declared stream (others' gates are not quick), while the process is
     /// not disturbed, of which the caller has made sure. Nothing in it can fail.
     #[inline(always)]
-    pub fn alloc_small(&self, bytes: u64) -> Option<Addr> {
+    pub fn alloc_small(&self, bytes: u64) -> Result<Addr, Missed> {
         self.cache.take_small(bytes).map(Addr)
     }
 
-    /// The same for a larger one, if it takes no search, and for all that is answered as in the round before.
+    /// The same for a larger one, if it takes no search.
     #[inline(always)]
-    pub fn alloc_larger(&self, bytes: u64) -> Option<Addr> {
+    pub fn alloc_larger(&self, bytes: u64) -> Result<Addr, Missed> {
         self.cache.take_larger(bytes).map(Addr)
     }
 
@@ -72,10 +79,10 @@ impl ThreadCache {
     }
 
     /// The same where it takes one.
-    pub fn alloc_searched(&self, bytes: u64) -> Option<Addr> {
+    pub fn alloc_searched(&self, bytes: u64) -> Result<Addr, Missed> {
         match ThreadCache::takes_search(bytes) {
             true => self.cache.take_searched(bytes).map(Addr),
-            false => None,
+            false => Err(Missed::Other),
         }
     }
 
@@ -99,15 +106,21 @@ impl ThreadCache {
         self.cache.keep(at.0)
     }
 
+    /// As `alloc_by_heart`.
+    #[inline(always)]
+    pub fn free_by_heart(&self, at: Addr) -> Result<u64, Missed> {
+        self.cache.replay_free_quick(at.0)
+    }
+
     /// As `alloc_small`.
     #[inline(always)]
-    pub fn free_small(&self, at: Addr) -> Option<u64> {
+    pub fn free_small(&self, at: Addr) -> Result<u64, Missed> {
         self.cache.keep_small(at.0)
     }
 
     /// As `alloc_larger`.
     #[inline(always)]
-    pub fn free_larger(&self, at: Addr) -> Option<u64> {
+    pub fn free_larger(&self, at: Addr) -> Result<u64, Missed> {
         self.cache.keep_larger(at.0)
     }
 

@@ -59,12 +59,25 @@ impl Run {
         self.leave(at);
     }
 
+    /// What `ffi` does.
+    fn served_batch(&mut self, sizes: &[u64], place: u8, out: &mut [Addr]) -> Result<(), Error> {
+        let handle = Run::handle(place);
+        let cache = &mut self.caches[(place % PLACES) as usize];
+        if cache.as_ref().is_some_and(|cache| cache.alloc_batch(sizes, out)) {
+            return Ok(());
+        }
+        let answer = self.pool.alloc_batch_beside(cache.as_ref(), sizes, handle, out);
+        if cache.as_ref().is_none_or(ThreadCache::is_ended) {
+            *cache = self.pool.open_cache(handle);
+        }
+        answer
+    }
+
     fn batch(&mut self, sizes: &[u64], place: u8) {
         let handle = Run::handle(place);
         let mut out = vec![Addr(0); sizes.len()];
-        let answer = self
-            .sim
-            .naming(&[handle], || self.pool.alloc_batch(sizes, handle, &mut out));
+        let sim = Arc::clone(&self.sim);
+        let answer = sim.naming(&[handle], || self.served_batch(sizes, place, &mut out));
         match answer {
             Ok(()) => {
                 for (at, &bytes) in out.iter().zip(sizes) {
@@ -72,6 +85,7 @@ impl Run {
                 }
             }
             Err(error) => {
+                assert!(out.iter().all(|at| at.0 == 0), "all or nothing");
                 // the batch's own blocks may keep pages that are much larger than they are
                 let page = 64 * M;
                 let need = sizes.iter().map(|&bytes| self.need(bytes, 0) + page).sum();
@@ -82,6 +96,28 @@ impl Run {
                 self.refused(Error::OutOfMemory(shortage), need);
                 self.forgive_peak();
             }
+        }
+    }
+
+    fn taken_back_all(&self, blocks: &[Addr], place: u8) -> Result<(), Error> {
+        let cache = self.caches[(place % PLACES) as usize].as_ref();
+        match cache.is_some_and(|cache| cache.free_batch(blocks)) {
+            true => Ok(()),
+            false => self.pool.free_batch_beside(cache, blocks, Run::handle(place)),
+        }
+    }
+
+    fn free_batch_on(&mut self, blocks: &[Addr], place: u8) {
+        let handle = Run::handle(place);
+        for at in blocks {
+            self.order(at.0, place, false);
+            let block = &self.live[&at.0];
+            self.sim.touch(handle, block.name, at.0, block.asked);
+        }
+        let answer = self.sim.naming(&[handle], || self.taken_back_all(blocks, place));
+        assert_eq!(answer, Ok(()));
+        for at in blocks {
+            self.leave(at.0);
         }
     }
 
@@ -124,7 +160,7 @@ impl Run {
                 let batch = [Addr(at), Addr(at)];
                 let answer = self
                     .sim
-                    .naming(&[stream], || self.pool.free_batch(&batch, stream));
+                    .naming(&[stream], || self.taken_back_all(&batch, pick as u8));
                 assert_eq!(answer, Err(Error::DoubleFree(Addr(at))));
             }
             _ => {
@@ -209,19 +245,7 @@ impl Run {
                     .take(count.into())
                     .map(|&at| Addr(at))
                     .collect();
-                let handle = Run::handle(stream);
-                for at in &blocks {
-                    self.order(at.0, stream, false);
-                    let block = &self.live[&at.0];
-                    self.sim.touch(handle, block.name, at.0, block.asked);
-                }
-                let answer = self
-                    .sim
-                    .naming(&[handle], || self.pool.free_batch(&blocks, handle));
-                assert_eq!(answer, Ok(()));
-                for at in blocks {
-                    self.leave(at.0);
-                }
+                self.free_batch_on(&blocks, stream);
             }
             Op::Warmup { bytes, count, stream } => {
                 let handle = Run::handle(stream);
@@ -318,6 +342,29 @@ impl Run {
         let bytes = self.pool.block_size(Addr(at)).expect("a live block");
         self.enter_of(at, asked, bytes, 0, true);
         at
+    }
+
+    /// The same of several, as a batch.
+    #[allow(dead_code)]
+    pub fn alloc_batch_quietly(&mut self, asked: &[u64]) -> Vec<u64> {
+        let handle = Run::handle(0);
+        let mut out = vec![Addr(0); asked.len()];
+        let sim = Arc::clone(&self.sim);
+        let answer = sim.naming(&[handle], || self.served_batch(asked, 0, &mut out));
+        answer.expect("memory");
+        for (&at, &asked) in out.iter().zip(asked) {
+            let bytes = self.pool.block_size(at).expect("a live block");
+            self.enter_of(at.0, asked, bytes, 0, true);
+        }
+        out.into_iter().map(|at| at.0).collect()
+    }
+
+    /// The same of frees: of those blocks that are live still.
+    #[allow(dead_code)]
+    pub fn free_batch_quietly(&mut self, blocks: &[u64]) {
+        let own = |at: &u64| self.live.get(at).is_some_and(|block| block.place == 0);
+        let blocks: Vec<Addr> = blocks.iter().copied().filter(own).map(Addr).collect();
+        self.free_batch_on(&blocks, 0);
     }
 
     /// The same of a free, of a block that is live still.
