@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
 use weir::pool::{Pool, ThreadCache};
 
 const STREAM: StreamHandle = StreamHandle(1);
@@ -177,4 +178,79 @@ fn batches_beside_single_calls_are_whole_and_nobody_elses() {
         failed += run.failed;
     }
     assert!(failed > 100, "the limit was met {failed} times");
+}
+
+/// A program of batches alone, the same ones again and again: in the end each is answered as a whole, without the books. One that
+/// cannot be had, and one with a mistake in it, change nothing.
+#[test]
+fn batches_that_come_again_are_answered_by_heart() {
+    for declared_streams in [true, false] {
+        let config = Config {
+            declared_streams,
+            ..limited(8 * LIMIT)
+        };
+        let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+        let cache = pool.open_cache(STREAM).expect("a cache");
+        let sizes: Vec<u64> = (0..64).map(|n| [300, 5 * K, 100 * K, M][n % 4]).collect();
+        let alloc = |sizes: &[u64]| {
+            let mut blocks = vec![Addr(0); sizes.len()];
+            match cache.alloc_batch(sizes, &mut blocks) {
+                true => Ok(blocks),
+                false => pool
+                    .alloc_batch_beside(Some(&cache), sizes, STREAM, &mut blocks)
+                    .map(|()| blocks),
+            }
+        };
+        let free = |blocks: &[Addr]| {
+            let kept = cache.free_batch(blocks);
+            let freed = kept
+                .then_some(())
+                .map_or_else(|| pool.free_batch_beside(Some(&cache), blocks, STREAM), Ok);
+            freed.expect("live blocks");
+        };
+        let learn = || {
+            (0..40).any(|_| {
+                free(&alloc(&sizes).expect("memory"));
+                pool.is_replaying()
+            })
+        };
+        assert!(learn(), "declared: {declared_streams}");
+        let before = pool.stats().expect("stats");
+        for _ in 0..5 {
+            let mut blocks = vec![Addr(0); sizes.len()];
+            assert!(cache.alloc_batch(&sizes, &mut blocks));
+            // NULL is fine anywhere
+            blocks.insert(7, Addr(0));
+            free(&blocks);
+        }
+        let after = pool.stats().expect("stats");
+        assert!(pool.is_replaying());
+        assert_eq!(after.allocations, before.allocations + 5 * 64);
+        assert_eq!((after.frees, after.used), (after.allocations, before.used));
+        assert_eq!(after.driver_calls, before.driver_calls);
+
+        // the first ones are as before, and then there is one that cannot be had
+        let mut too_much = sizes.clone();
+        too_much[63] = 9 * LIMIT;
+        assert!(matches!(alloc(&too_much), Err(Error::OutOfMemory { .. })));
+        let now = pool.stats().expect("stats");
+        assert_eq!((now.used, now.allocations), (after.used, after.allocations));
+        assert_eq!(now.frees, after.frees);
+        pool.validate();
+
+        assert!(learn(), "again");
+        let blocks = alloc(&sizes).expect("memory");
+        for wrong in [vec![blocks[0], blocks[0]], vec![blocks[0], Addr(8)]] {
+            assert!(!cache.free_batch(&wrong));
+            let answer = pool.free_batch_beside(Some(&cache), &wrong, STREAM);
+            assert!(answer.is_err(), "{wrong:?}");
+            pool.validate();
+        }
+        free(&blocks);
+        let now = pool.stats().expect("stats");
+        assert_eq!((now.used, now.frees), (0, now.allocations));
+        assert!(learn(), "once more");
+        pool.close_cache(&cache);
+        assert_eq!(pool.end().blocks, 0);
+    }
 }

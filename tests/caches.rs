@@ -403,9 +403,10 @@ fn a_batch_is_kept_and_served_in_part_but_freed_and_allocated_as_a_whole() {
     let sizes = [2 * M, 5000, 100 * K, M, 300, 3 * M];
     for round in 0..4 {
         let mut blocks = [Addr(0); 6];
-        // what the cache has may have been taken before the pool is asked for the rest
+        // what the cache has may have been taken before the pool is asked for the rest, unless the last batch was kept in part
         if round % 2 == 1 {
             assert!(!cache.alloc_batch(&sizes, &mut blocks), "{round}");
+            assert_ne!(blocks, [Addr(0); 6], "{round}");
         }
         pool.alloc_batch_beside(Some(&cache), &sizes, STREAM, &mut blocks)
             .expect("blocks");
@@ -420,13 +421,22 @@ fn a_batch_is_kept_and_served_in_part_but_freed_and_allocated_as_a_whole() {
         assert!(!cache.free_batch(&blocks), "of three long blocks one is kept");
         pool.free_batch_beside(Some(&cache), &blocks, STREAM)
             .expect("live blocks");
+        assert!(
+            !cache.alloc_batch(&[300], &mut blocks[..1]),
+            "the pool is asked first"
+        );
         pool.validate();
-        let free = pool.stats().expect("stats");
+        let mut free = pool.stats().expect("stats");
         assert_eq!((free.used, free.frees), (0, before.frees + 6), "{round}");
         // what the cache had for it is kept again when the rest cannot be had
         let mut none = [Addr(0); 4];
         let too_much = [5000, 100 * K, 300, 65 * M];
         if round % 2 == 0 {
+            let short = alloc(&pool, &cache, 300).expect("a block");
+            pool.free_batch_beside(Some(&cache), &[short], STREAM)
+                .expect("it is kept as a whole");
+            free.allocations += 1;
+            free.frees += 1;
             assert!(!cache.alloc_batch(&too_much, &mut none), "{round}");
             assert_ne!(none[0], Addr(0), "{round}");
         }

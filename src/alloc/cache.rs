@@ -336,10 +336,15 @@ impl Cache {
         self.put_larger(at).ok_or(Missed::Other)
     }
 
+    /// Could the last batch be kept in part only? Then the next one cannot be had as a whole.
+    pub fn is_in_part(&self) -> bool {
+        self.in_part.load(Relaxed)
+    }
+
     /// The owner keeps all these blocks, which are freed; of places with 0 there are none. False: it keeps none, because the
     /// free of one concerns the heap.
     pub fn keep_all(&self, blocks: &[Addr]) -> bool {
-        if self.in_part.load(Relaxed) {
+        if self.is_in_part() {
             return false; // rather than to put it all back again
         }
         let Some(_pass) = self.gate.enter() else {

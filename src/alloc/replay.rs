@@ -124,6 +124,12 @@ impl Heap {
         }
     }
 
+    /// A batch was served: so much is in use at once.
+    pub fn watch_batch(&mut self) {
+        let used = self.used_now();
+        self.replay.rounds.is_far(used, self.needed);
+    }
+
     #[inline(never)]
     fn consider_round(&mut self, own: Option<&Arc<Cache>>) {
         let (used, now, made) = (self.used_now(), self.calls(), self.stats.allocations);

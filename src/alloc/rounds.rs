@@ -76,11 +76,15 @@ impl Rounds {
     /// So many allocations were the heap's, no less than so much may be in use, and the pool needs so much: may a part begin?
     #[inline(always)]
     pub fn may_begin(&mut self, made: u64, least: u64, needed: u64) -> bool {
-        let far = self.low.saturating_add(needed / HARDLY);
-        if least > far {
-            self.left = true;
-        }
-        least <= far || made >= self.until
+        !self.is_far(least, needed) || made >= self.until
+    }
+
+    /// No less than so much may be in use: is that far from the least?
+    #[inline(always)]
+    pub fn is_far(&mut self, least: u64, needed: u64) -> bool {
+        let far = least > self.low.saturating_add(needed / HARDLY);
+        self.left |= far;
+        far
     }
 
     /// The least in use of late.

@@ -145,7 +145,10 @@ impl Pool {
                 *place = self.alloc_next(&mut held, own, bytes, stream)?;
             }
         }
-        let short = held.is_some_and(|mut heap| heap.is_look_due());
+        let short = held.is_some_and(|mut heap| {
+            heap.watch_batch();
+            heap.is_look_due()
+        });
         self.call_worker(short);
         Ok(())
     }

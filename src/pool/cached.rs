@@ -144,7 +144,8 @@ impl ThreadCache {
             }
             return all;
         }
-        self.cache.take_batch(sizes, out)
+        // the pool looks at what is in use before a batch, and lets the cache serve what it can
+        !self.cache.is_in_part() && self.cache.take_batch(sizes, out)
     }
 
     /// Keeps all these blocks, which are freed, if that is all there is to do. Places with 0 are none.
