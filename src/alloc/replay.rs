@@ -171,7 +171,7 @@ impl Heap {
     }
 
     /// What is recorded is of no use: something happened that is not on the tape.
-    pub fn spoil_tape(&mut self) {
+    pub(super) fn spoil_tape(&mut self) {
         if self.replay.way == Way::Recording {
             self.stop_recording();
         }

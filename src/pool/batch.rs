@@ -197,7 +197,6 @@ impl Pool {
             return Ok(());
         }
         let mut heap = self.books()?;
-        heap.spoil_tape();
         for at in blocks.iter_mut().filter(|at| at.0 != 0) {
             if !own.is_some_and(|own| own.cache.untake(at.0)) {
                 let block = heap.find_block(at.0).expect("allocated above");
