@@ -78,9 +78,25 @@ pub struct Pages {
     /// Mappings that exist.
     pub mapped: u64,
     /// Mappings made and removed.
-    pub changes: u64,
+    pub changes: Changes,
     /// Bytes of all pages.
     pub bytes: u64,
+}
+
+/// How often mappings were made, and removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Made.
+    pub made: u64,
+    /// Removed.
+    pub removed: u64,
+}
+
+impl Changes {
+    /// Both.
+    pub fn all(self) -> u64 {
+        self.made + self.removed
+    }
 }
 
 impl Default for Pages {
@@ -95,7 +111,7 @@ impl Default for Pages {
             loose: Vec::new(),
             split: Vec::new(),
             mapped: 0,
-            changes: 0,
+            changes: Changes::default(),
             bytes: 0,
         }
     }
@@ -198,7 +214,7 @@ impl Pages {
             }
         };
         self.mapped += 1;
-        self.changes += 1;
+        self.changes.made += 1;
         self.page_mut(page).mappings.push(id);
         self.list(id);
         id
@@ -213,7 +229,7 @@ impl Pages {
         self.mappings[id as usize] = None;
         self.spare_mappings.push(id);
         self.mapped -= 1;
-        self.changes += 1;
+        self.changes.removed += 1;
     }
 
     /// `bytes` of the page left this mapping. Work of `user.0` up to `user.1` may still use them there; of none, no work.

@@ -16,6 +16,7 @@
 //! No lock of its own: the heap's.
 
 use super::note::{Done, Extent, Note, low_points};
+use super::page::Changes;
 use super::rounds::{ALIKE, Calls};
 use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
@@ -71,9 +72,10 @@ pub struct Recording {
     turns: usize,
     /// Windows were whole, but pages were mapped.
     alike: bool,
-    /// Changes of mappings, and the notes that were made when they were so many first.
-    changes: u64,
+    /// Changes of mappings, and the notes that were made when they were so many first, and when so many had been removed.
+    changes: Changes,
     changed: usize,
+    removed: usize,
     before_tries: u64,
     /// Pages did not stay where they were in many rounds.
     late: bool,
@@ -120,12 +122,15 @@ impl Recording {
     }
 
     /// Notes a call. A block's free is noted before, and all else after it was done.
-    pub fn note(&mut self, step: Step, block: Extent, changes: u64) {
+    pub fn note(&mut self, step: Step, block: Extent, changes: Changes) {
         if self.notes.len() == self.most()
             && let Some(oldest) = self.notes.pop_front()
             && self.exact
         {
             self.sum = self.sum.wrapping_sub(oldest.change());
+        }
+        if self.changes.removed != changes.removed {
+            self.removed = self.made;
         }
         if self.changes != changes {
             (self.changes, self.changed) = (changes, self.made);
@@ -148,7 +153,7 @@ impl Recording {
     /// The window has so many calls from now on.
     fn set_window(&mut self, window: usize) {
         (self.window, self.exact, self.since) = (window, true, self.made);
-        self.before_tries = self.changes;
+        self.before_tries = self.changes.all();
         let more = self.notes.len().saturating_sub(window);
         self.notes.drain(..more);
         self.make_room();
@@ -180,10 +185,10 @@ impl Recording {
         near.find(|&ago| ago > 0 && self.is_same(ago))
     }
 
-    /// Before an allocation: is the window whole, and were the mappings all the time as they are now?
-    pub fn is_whole(&mut self, changes: u64) -> bool {
+    /// Before an allocation: is the window whole, and are all mappings still there that were at any time?
+    pub fn is_whole(&mut self, changes: Changes) -> bool {
         let same = self.exact && self.notes.len() == self.window && self.sum == 0;
-        let stayed = self.changes == changes && self.is_settled();
+        let stayed = self.changes.removed == changes.removed && self.removed <= self.first();
         if !same || self.made < self.look_from || self.alike && !stayed {
             return false;
         }
@@ -214,8 +219,9 @@ impl Recording {
         if enough && may_be_longer {
             self.set_window(longer); // what lasts may take turns
         } else if enough {
-            let moved = self.changes - self.before_tries;
-            (self.since, self.before_tries, self.late) = (self.made, self.changes, true);
+            let (all, before) = (self.changes.all(), self.before_tries);
+            (self.since, self.before_tries, self.late) = (self.made, all, true);
+            let moved = all - before;
             return moved * DEAR > tried as u64;
         }
         true
@@ -357,6 +363,7 @@ impl Recording {
 mod tests {
     use super::*;
 
+    const NONE: Changes = Changes { made: 0, removed: 0 };
     const BLOCK: Extent = Extent {
         bytes: 512,
         slab: None,
@@ -364,14 +371,14 @@ mod tests {
 
     /// As the heap does: gives whether the window was whole before.
     fn alloc(recording: &mut Recording, at: u64) -> bool {
-        let whole = recording.is_whole(0);
+        let whole = recording.is_whole(NONE);
         assert!(whole || recording.goes_on());
-        recording.note(Step::Alloc { bytes: 1, at }, BLOCK, 0);
+        recording.note(Step::Alloc { bytes: 1, at }, BLOCK, NONE);
         whole
     }
 
     fn free(recording: &mut Recording, at: u64) {
-        recording.note(Step::Free { bytes: 512, at }, BLOCK, 0);
+        recording.note(Step::Free { bytes: 512, at }, BLOCK, NONE);
     }
 
     #[test]
@@ -436,8 +443,8 @@ mod tests {
                 break;
             }
             let bytes = if pair % 500 < 20 { pair % 500 } else { 0 };
-            recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
-            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
+            recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
+            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
         }
         assert_eq!(recording.round(), 1000);
     }
@@ -447,15 +454,15 @@ mod tests {
     fn found(about: u64, lengths: u64) -> Option<usize> {
         let mut recording = Recording::new(about).expect("short");
         for call in 0..1000 {
-            if recording.is_whole(0) {
+            if recording.is_whole(NONE) {
                 return Some(recording.steps().len());
             }
             if !recording.goes_on() {
                 return None;
             }
             let bytes = call % lengths;
-            recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
-            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
+            recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
+            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
         }
         None
     }
@@ -483,8 +490,8 @@ mod tests {
             let mut recording = Recording::new(thought).expect("short");
             while recording.goes_on() && !recording.has_period() {
                 let bytes = recording.made() % round;
-                recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, 0);
-                recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, 0);
+                recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
+                recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
             }
             assert_eq!(recording.round(), round);
             let about = round / thought * thought;
@@ -501,14 +508,17 @@ mod tests {
     }
 
     #[test]
-    fn a_window_in_which_pages_were_mapped_is_not_whole() {
+    fn a_window_in_which_mappings_were_removed_is_not_whole() {
         let mut recording = Recording::new(2).expect("short");
-        for changes in [0, 0, 1] {
-            assert!(!recording.is_whole(1) && recording.goes_on());
+        let changed = Changes { made: 1, removed: 1 };
+        for changes in [NONE, NONE, changed] {
+            assert!(!recording.is_whole(changed) && recording.goes_on());
             recording.note(Step::Alloc { bytes: 1, at: 1 }, BLOCK, changes);
             recording.note(Step::Free { bytes: 512, at: 1 }, BLOCK, changes);
         }
-        assert!(recording.goes_on() && recording.is_whole(1));
+        // those that were made since are there
+        let more = Changes { made: 2, ..changed };
+        assert!(recording.goes_on() && recording.is_whole(more));
     }
 
     #[test]
@@ -516,8 +526,8 @@ mod tests {
         let mut recording = Recording::new(6 * EVERY as u64).expect("short");
         let mut done = vec![Done::default()];
         for at in 0..3 * EVERY as u64 {
-            recording.note(Step::Alloc { bytes: 1, at }, BLOCK, 0);
-            recording.note(Step::Free { bytes: 512, at }, BLOCK, 0);
+            recording.note(Step::Alloc { bytes: 1, at }, BLOCK, NONE);
+            recording.note(Step::Free { bytes: 512, at }, BLOCK, NONE);
         }
         recording.begin();
         for note in &recording.notes {
@@ -541,7 +551,7 @@ mod tests {
             free(&mut recording, 1);
             free(&mut recording, 2);
         }
-        assert!(recording.goes_on() && recording.is_whole(0));
+        assert!(recording.goes_on() && recording.is_whole(NONE));
         recording.begin();
         let progress = Progress { rounds: 2, steps: 3 };
         let done = recording.done(progress);
