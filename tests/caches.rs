@@ -447,13 +447,22 @@ fn a_batch_is_kept_and_served_in_part_but_freed_and_allocated_as_a_whole() {
         assert_eq!((after.allocations, after.frees), (free.allocations, free.frees));
         pool.validate();
     }
-    // a batch that can be kept as a whole is so again, after one that was
+}
+
+#[test]
+fn a_batch_that_can_be_kept_is_kept_after_one_that_was() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let long = [M, 2 * M].map(|bytes| alloc(&pool, &cache, bytes).expect("a block"));
+    pool.free_batch_beside(Some(&cache), &long, STREAM)
+        .expect("of two long blocks one is kept");
     let short = [5000, 300].map(|bytes| alloc(&pool, &cache, bytes).expect("a block"));
     pool.free_batch_beside(Some(&cache), &short, STREAM)
         .expect("live blocks");
     let mut served = [Addr(0); 2];
     assert!(cache.alloc_batch(&[5000, 300], &mut served), "it has both");
     assert!(cache.free_batch(&served));
+    assert!(!cache.free_batch(&served), "twice");
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn what_comes_again_is_answered_without_the_books() {
         }
         let after = run.pool.stats().expect("stats");
         let events = after.event_calls - before.event_calls;
-        let most = 5 * (round.calls.len() as u64 / 64);
+        let most = 5 * round.calls.len() as u64 / 64;
         assert!(
             if declared {
                 events == 0

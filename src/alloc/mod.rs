@@ -16,6 +16,7 @@ pub mod capture;
 pub mod check;
 pub mod coverage;
 pub mod depot;
+mod difference;
 pub mod directory;
 pub mod donors;
 pub mod entries;

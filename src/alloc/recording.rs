@@ -15,12 +15,14 @@
 //!
 //! No lock of its own: the heap's.
 
+use super::difference::difference;
 use super::note::{Done, Extent, Note, low_points};
 use super::page::Changes;
 use super::rounds::{ALIKE, Calls};
 use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::mem;
 
 /// So many times as many calls as a window has are recorded in vain until that is given up.
 const TRIES: usize = 3;
@@ -46,15 +48,6 @@ fn near(round: usize) -> usize {
     round / ALIKE as usize
 }
 
-/// A block, and the turn of the window at which it came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Lasting {
-    at: u64,
-    block: Extent,
-    /// None: it came before anything was recorded.
-    turn: Option<usize>,
-}
-
 /// The latest calls.
 #[derive(Debug, Default)]
 pub struct Recording {
@@ -70,8 +63,10 @@ pub struct Recording {
     exact: bool,
     /// They were not found after so many rounds.
     turns: usize,
-    /// Windows were whole, but pages were mapped.
+    /// Windows were whole, but mappings were removed.
     alike: bool,
+    /// The first calls were taken for a round, or were none.
+    guessed: bool,
     /// Changes of mappings, and the notes that were made when they were so many first, and when so many had been removed.
     changes: Changes,
     changed: usize,
@@ -185,7 +180,18 @@ impl Recording {
         near.find(|&ago| ago > 0 && self.is_same(ago))
     }
 
-    /// Before an allocation: is the window whole, and are all mappings still there that were at any time?
+    /// Before an allocation: have there been as many calls as a round had, and are the blocks in use those before them? The next ones may be
+    /// the same again, of which the first that differs will tell.
+    pub fn guesses_round(&mut self, changes: Changes) -> bool {
+        let stayed = self.removed == 0 && self.changes.removed == changes.removed;
+        let now = !self.exact && self.made == self.round;
+        if !now || mem::replace(&mut self.guessed, true) {
+            return false;
+        }
+        stayed && self.difference(self.made).iter().all(Vec::is_empty)
+    }
+
+    /// The same: is the window whole, and are all mappings still there that were at any time?
     pub fn is_whole(&mut self, changes: Changes) -> bool {
         let same = self.exact && self.notes.len() == self.window && self.sum == 0;
         let stayed = self.changes.removed == changes.removed && self.removed <= self.first();
@@ -297,6 +303,25 @@ impl Recording {
         self.round_done = done;
     }
 
+    /// It was a wrong guess that the calls come again, but for the first of them: these are recorded as if they had been made one by one.
+    pub fn resume(&mut self, steps: usize, changes: Changes) {
+        (self.done, self.round_done) = Default::default();
+        let again: Vec<_> = self
+            .notes
+            .iter()
+            .take(steps)
+            .map(|note| (note.step(), note.block()))
+            .collect();
+        again
+            .into_iter()
+            .for_each(|(step, block)| self.note(step, block, changes));
+    }
+
+    /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
+    pub fn difference(&self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
+        difference(self.notes.iter().take(steps), self.first(), self.window)
+    }
+
     /// What was done if it was repeated up to there.
     pub fn done(&self, progress: Progress) -> Done {
         let Some(&before) = self.done.get(progress.steps / EVERY) else {
@@ -320,42 +345,6 @@ impl Recording {
         let mut calls = self.notes.iter().take(steps).rev();
         let note = calls.find(|note| note.at == at)?;
         Some((note.step(), note.block()))
-    }
-
-    /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
-    pub fn difference(&self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
-        let (mut gone, mut born) = (Vec::new(), Vec::new());
-        let mut lasts = vec![true; steps];
-        for (number, note) in self.notes.iter().take(steps).enumerate() {
-            if let Step::Free { .. } = note.step() {
-                match note.age().and_then(|age| number.checked_sub(age)) {
-                    Some(came) => lasts[came] = false,
-                    None => gone.push(self.lasting(number, note)),
-                }
-            }
-        }
-        for (number, note) in self.notes.iter().take(steps).enumerate() {
-            if let (Step::Alloc { .. }, true) = (note.step(), lasts[number]) {
-                born.push(self.lasting(number, note));
-            }
-        }
-        gone.sort_unstable();
-        born.sort_unstable();
-        // what went and came again at its turn is there
-        [(&gone, &born), (&born, &gone)].map(|(these, those)| {
-            let only = these.iter().filter(|one| those.binary_search(one).is_err());
-            only.map(|one| (one.at, one.block)).collect()
-        })
-    }
-
-    /// The block of the window's note of that number.
-    fn lasting(&self, number: usize, note: &Note) -> Lasting {
-        let came = self.first() + number;
-        Lasting {
-            at: note.at,
-            block: note.block(),
-            turn: note.age().map(|age| (came - age) % self.window),
-        }
     }
 }
 
@@ -519,6 +508,35 @@ mod tests {
         // those that were made since are there
         let more = Changes { made: 2, ..changed };
         assert!(recording.goes_on() && recording.is_whole(more));
+    }
+
+    /// Rounds of four calls that are thought to be of two. A wrong guess changes nothing of what is found out.
+    #[test]
+    fn a_wrong_guess_is_as_if_there_had_been_none() {
+        let mut recordings = [true, false].map(|_| Recording::new(4).expect("short"));
+        let mut guesses = 0;
+        let steps = (0..6).flat_map(|pair| {
+            let bytes = if pair % 4 == 3 { 2 } else { 1 };
+            [Step::Alloc { bytes, at: 512 }, Step::Free { bytes: 512, at: 512 }]
+        });
+        let steps: Vec<Step> = steps.collect();
+        for (number, &step) in steps.iter().enumerate() {
+            recordings[0].note(step, BLOCK, NONE);
+            // the other one guesses that the calls come again, and three do
+            if recordings[1].guesses_round(NONE) {
+                assert_eq!(number, 4);
+                guesses += 1;
+                recordings[1].begin();
+                recordings[1].resume(2, NONE);
+            }
+            if guesses == 0 || number > 5 {
+                recordings[1].note(step, BLOCK, NONE);
+            }
+        }
+        assert_eq!(guesses, 1);
+        let [one, other] =
+            recordings.map(|recording| (recording.made(), recording.steps().collect::<Vec<_>>()));
+        assert_eq!(one, other);
     }
 
     #[test]

@@ -245,7 +245,8 @@ impl Heap {
     fn consider_tape(&mut self, own: &Arc<Cache>) {
         let recording = &mut self.replay.recording;
         let goes_on = recording.goes_on();
-        let whole = goes_on && recording.is_whole(self.pages.changes);
+        let changes = self.pages.changes;
+        let whole = goes_on && (recording.is_whole(changes) || recording.guesses_round(changes));
         if whole || !goes_on {
             // others' calls are not on the tape
             let made = recording.made();
@@ -402,6 +403,12 @@ impl Heap {
         }
         if self.is_beyond_reach(arena) {
             self.cover_replayed(arena, progress);
+        }
+        if !self.replay.recording.has_period() && progress.rounds == 0 {
+            // it was a wrong guess
+            self.replay.recording.resume(progress.steps, self.pages.changes);
+            self.replay.way = Way::Recording;
+            return self.tune_caches();
         }
         let (now, round) = (self.calls(), self.replay.recording.round());
         self.replay.rounds.forget(now);

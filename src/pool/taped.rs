@@ -34,11 +34,22 @@ impl Pool {
             return None;
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
-        let at = heap.alloc_taped(own.map(|own| &own.cache), bytes).map(Addr);
-        if at.is_none() && heap.replay.is_on() {
+        let own = own.map(|own| &own.cache);
+        Pool::taped(heap, |heap| heap.alloc_taped(own, bytes)).map(Addr)
+    }
+
+    /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
+    fn taped<R>(heap: &mut Heap, call: impl Fn(&mut Heap) -> Option<R>) -> Option<R> {
+        loop {
+            let answer = call(heap);
+            if answer.is_some() || !heap.replay.is_on() {
+                return answer;
+            }
             heap.make_up();
+            if heap.replay.is_watching() {
+                return None;
+            }
         }
-        at
     }
 
     /// One that is recorded, and that no cache served, may get the block of the round before.
@@ -78,11 +89,8 @@ impl Pool {
             return None;
         }
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
-        let freed = heap.free_taped(own.map(|own| &own.cache), at.0);
-        if freed.is_none() && heap.replay.is_on() {
-            heap.make_up();
-        }
-        freed
+        let own = own.map(|own| &own.cache);
+        Pool::taped(heap, |heap| heap.free_taped(own, at.0))
     }
 
     /// The same for the frees of a batch while calls are replayed: all of them, or none.
@@ -98,10 +106,8 @@ impl Pool {
             return None;
         }
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
-        let due = heap.free_batch_taped(own.map(|own| &own.cache), blocks);
-        if due.is_none() && heap.replay.is_on() {
-            heap.make_up();
-        }
-        due
+        let own = own.map(|own| &own.cache);
+        // recorded they are one by one, by who called this
+        Pool::taped(heap, |heap| heap.free_batch_taped(own, blocks))
     }
 }
