@@ -348,6 +348,41 @@ fn rounds_that_take_turns_are_learned_together() {
     run.end();
 }
 
+/// Rounds of two kinds in turn, of as many calls, that begin alike: after the first one that is recorded it is a wrong guess that it comes
+/// again, which is found out half-way. What was answered by then is recorded as if nothing had been.
+#[test]
+fn a_wrong_guess_is_no_hindrance() {
+    let mut run = Run::new(&setup());
+    let rounds = [M, 3 * M].map(|last| {
+        let asked: Vec<u64> = (0..80)
+            .map(|n| if n < 60 { M + n * 4 * K } else { last })
+            .collect();
+        let calls = (0..80).map(Call::Alloc).chain((0..80).rev().map(Call::Free));
+        Round {
+            asked,
+            calls: calls.collect(),
+        }
+    });
+    let mut players: Vec<Player> = rounds.iter().map(Player::new).collect();
+    let (mut guesses, mut learned) = (0, None);
+    for turn in 0..16 {
+        let (round, player) = (&rounds[turn % 2], &mut players[turn % 2]);
+        player.play(&mut run, round, 0..30);
+        let guessed = run.pool.is_replaying();
+        player.play(&mut run, round, 30..round.calls.len());
+        match (guessed, run.pool.is_replaying()) {
+            (true, true) => learned = learned.or(Some(turn)),
+            (true, false) => guesses += 1,
+            _ => {}
+        }
+    }
+    assert!(
+        guesses == 1 && learned.is_some_and(|turn| turn < 10),
+        "{guesses} {learned:?}"
+    );
+    run.end();
+}
+
 /// Others come at any moment, while the owner's calls are answered: nobody ever has a block that overlaps another one's.
 #[test]
 fn others_may_come_at_any_moment() {

@@ -540,6 +540,20 @@ mod tests {
     }
 
     #[test]
+    fn calls_are_guessed_to_be_a_round_once_where_no_mapping_was_removed() {
+        let removed = Changes { made: 1, removed: 1 };
+        for (during, now) in [(NONE, NONE), (NONE, removed), (removed, removed)] {
+            let mut recording = Recording::new(4).expect("short");
+            for changes in [NONE, during] {
+                recording.note(Step::Alloc { bytes: 1, at: 512 }, BLOCK, changes);
+                recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, changes);
+            }
+            assert_eq!(recording.guesses_round(now), now == NONE);
+            assert!(!recording.guesses_round(now), "twice");
+        }
+    }
+
+    #[test]
     fn what_was_done_by_many_calls_is_the_sum_of_what_each_has_done() {
         let mut recording = Recording::new(6 * EVERY as u64).expect("short");
         let mut done = vec![Done::default()];
