@@ -56,6 +56,22 @@ fn programs_that_do_the_same_again_come_to_rounds_without_page_calls() {
     }
 }
 
+/// A round in which pages moved may be answered by heart from the next one on, but not before the pool has given back what only the first
+/// layouts needed: after that it would keep it.
+#[test]
+fn what_is_known_by_heart_holds_no_more_than_it_needs() {
+    let _alone = alone();
+    for seed in 101..107 {
+        for program in [pipeline, tails] {
+            let mut rig = Rig::new(1, true);
+            let (counts, held) = rig.rounds(24, program, seed);
+            assert!(counts[0] > 0 && counts.ends_with(&[0; 8]), "{seed}: {counts:?}");
+            assert!(rig.pool.is_replaying(), "{seed}");
+            assert!(held < 1.035, "{seed}: {held}");
+        }
+    }
+}
+
 /// Where the host is ahead of the streams, what is complete when a request comes differs from round to round. Streams that keep to
 /// themselves settle all the same, without any look at each other, and hold what they need apart, and half as much more at most.
 #[test]

@@ -209,6 +209,11 @@ impl Recording {
         self.made - self.notes.len()
     }
 
+    /// Were pages mapped or unmapped among these calls?
+    pub fn has_moved(&self, changes: Changes) -> bool {
+        self.changes != changes || !self.is_settled()
+    }
+
     /// Was no page mapped or unmapped since then?
     fn is_settled(&self) -> bool {
         self.changed <= self.first()

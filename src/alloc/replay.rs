@@ -210,12 +210,12 @@ impl Heap {
         own
     }
 
-    /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache.
+    /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. More than `ample` memory is too much.
     #[inline(never)]
-    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64) -> Option<u64> {
+    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64, ample: u64) -> Option<u64> {
         let own = self.taped(own)?;
         if self.replay.way == Way::Recording {
-            self.consider_tape(own);
+            self.consider_tape(own, ample);
         }
         match self.replay.way {
             Way::Watching => None,
@@ -242,11 +242,13 @@ impl Heap {
     }
 
     /// Before a recorded allocation: can what was recorded be replayed?
-    fn consider_tape(&mut self, own: &Arc<Cache>) {
+    fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64) {
+        let (changes, sheds) = (self.pages.changes, self.will_shed(ample));
         let recording = &mut self.replay.recording;
         let goes_on = recording.goes_on();
-        let changes = self.pages.changes;
-        let whole = goes_on && (recording.is_whole(changes) || recording.guesses_round(changes));
+        // what is replayed sheds nothing any more
+        let may = goes_on && !(sheds && recording.has_moved(changes));
+        let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
         if whole || !goes_on {
             // others' calls are not on the tape
             let made = recording.made();

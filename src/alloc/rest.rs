@@ -316,9 +316,7 @@ impl Heap {
         }
         self.sort_bins();
         self.rest.allocations = self.stats.allocations;
-        // what leeway gave is given, and what chance made the pool hold it would hold again
-        let by_chance = self.leeway.is_any() || self.had_several_streams() && self.sharing.is_busy();
-        let exceeds = self.stats.reserved > ample && !by_chance;
+        let exceeds = self.exceeds(ample);
         let used = self.used_now();
         let round = self
             .rest
@@ -330,6 +328,18 @@ impl Heap {
         self.leeway.begin_round(again);
         self.begin_round_of_streams(used, again, may);
         sheds
+    }
+
+    /// Does it hold too much, for which more than `ample` is? What leeway gave is given, and what chance made it hold it would hold again.
+    fn exceeds(&self, ample: u64) -> bool {
+        let by_chance = self.leeway.is_any() || self.had_several_streams() && self.sharing.is_busy();
+        self.stats.reserved > ample && !by_chance
+    }
+
+    /// Would it shed memory, if it came to rest again and again?
+    pub fn will_shed(&self, ample: u64) -> bool {
+        let more = self.rest.sheds < SHEDS || !self.rest.is_fine(self.needed);
+        more && self.exceeds(ample)
     }
 
     /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads

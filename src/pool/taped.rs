@@ -35,7 +35,8 @@ impl Pool {
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
-        Pool::taped(heap, |heap| heap.alloc_taped(own, bytes)).map(Addr)
+        let ample = self.ample_for(heap);
+        Pool::taped(heap, |heap| heap.alloc_taped(own, bytes, ample)).map(Addr)
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
