@@ -41,7 +41,7 @@ const WORTH: u64 = 8;
 /// After each round that was recorded in vain, or replayed less often, twice as many calls pass before one as long is recorded, up to those
 /// of so many rounds (a power of two).
 const SELDOM: u32 = 12;
-/// Where nothing comes again no more than this part of all calls is recorded, but for the first time.
+/// Where nothing comes again no more than this part of all calls is recorded, but for the first time, and for rounds that half of them are.
 const WASTE: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,8 @@ impl Replay {
     /// Is it, after so many calls, a round of about so many?
     fn is_worth_recording(&self, round: u64, now: Calls) -> bool {
         let known = alike(round, self.failed);
-        self.wasted <= now.all() / WASTE && (!known || now.all() >= self.not_before)
+        let seldom = self.wasted <= now.all() / WASTE || round >= now.all() / 2;
+        seldom && (!known || now.all() >= self.not_before)
     }
 
     /// A round of so many calls was recorded in vain, or replayed hardly.
@@ -136,10 +137,10 @@ impl Heap {
         let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);
         if self.replay.way == Way::Recording {
-            if before - self.replay.rounds.low().min(before) > self.needed / PART {
-                self.watch_anew(); // it was a part of a longer round
+            if before - self.replay.rounds.low().min(before) <= self.needed / PART {
+                return;
             }
-            return;
+            self.watch_anew(); // it was a part of a longer round
         }
         let Some(round) = again else { return };
         // where each round has an event

@@ -53,6 +53,8 @@ pub struct Rounds {
     begun: Calls,
     /// Calls of the latest parts, the last one first.
     parts: Vec<u64>,
+    /// The least in use ever, and all calls when it last was.
+    least: Option<(u64, Calls)>,
 }
 
 impl Default for Rounds {
@@ -63,6 +65,7 @@ impl Default for Rounds {
             left: false,
             begun: Calls::default(),
             parts: Vec::with_capacity(2 * PARTS),
+            least: None,
         }
     }
 }
@@ -102,13 +105,14 @@ impl Rounds {
             }
             self.low = u64::MAX; // so little may never be in use again
         }
+        let since_least = self.since_least(used, now, hardly);
         if used < self.low {
             let new = self.low - used > hardly;
             self.low = used;
             if new {
                 self.parts.clear();
                 self.begin(now, made);
-                return None;
+                return since_least.filter(|&part| part > BELIEVED);
             }
         }
         if !self.left {
@@ -124,6 +128,16 @@ impl Rounds {
         }
     }
 
+    /// Calls since so little was in use last, if that is as little as ever.
+    fn since_least(&mut self, used: u64, now: Calls, hardly: u64) -> Option<u64> {
+        let as_ever = |&(least, _): &(u64, Calls)| used <= least.saturating_add(hardly);
+        let before = self.least.filter(as_ever);
+        if before.is_some() || self.least.is_none() {
+            self.least = Some((used, now));
+        }
+        before.map(|(_, then)| now.since(then).all())
+    }
+
     fn begin(&mut self, now: Calls, made: u64) {
         (self.begun, self.left) = (now, false);
         self.until = made + made.clamp(SHORT, LONG);
@@ -132,7 +146,7 @@ impl Rounds {
     /// Nothing is known of the latest calls.
     pub fn forget(&mut self, now: Calls) {
         self.parts.clear();
-        self.begun = now;
+        (self.begun, self.least) = (now, None);
     }
 }
 
@@ -180,6 +194,21 @@ mod tests {
         assert_eq!(see(&mut rounds, &[0], 1), None);
         let seen = see(&mut rounds, &[50, 90, 70], 200);
         assert_eq!(seen, Some(6));
+    }
+
+    /// It is so long that less than later on was in use when it began.
+    #[test]
+    fn a_long_round_is_seen_when_as_little_is_in_use_as_ever() {
+        let round = |least: u64| [least].into_iter().chain((0..BELIEVED).map(|at| 50 + at));
+        let again = |least| {
+            see(
+                &mut Rounds::default(),
+                &round(0).chain([least]).collect::<Vec<u64>>(),
+                1,
+            )
+        };
+        assert_eq!(again(0), Some(2 * round(0).count() as u64));
+        assert_eq!(again(20), None, "more than ever");
     }
 
     /// What threads keep serves some of the first allocations, and not always the same.
