@@ -383,6 +383,34 @@ fn a_wrong_guess_is_no_hindrance() {
     run.end();
 }
 
+/// What begins with nothing in use and ends so is recorded in its second round, and answered by heart from the third on, though pages are
+/// mapped in the second.
+#[test]
+fn a_long_round_is_known_by_heart_when_it_came_twice() {
+    let mut learned = 0;
+    for seed in 0..10 {
+        // what holds too much is not answered by heart before it has shed that
+        let mut run = Run::new(&Setup {
+            slack: 0.3,
+            ..setup()
+        });
+        let mut round = Round::new(&mut Random(seed + 1), 2500, 24);
+        // which no cache serves: so it is the first call that finds the least in use
+        round.asked[0] = 5 * M;
+        let mut player = Player::new(&round);
+        for _ in 0..2 {
+            player.play(&mut run, &round, 0..round.calls.len());
+        }
+        assert!(!run.pool.is_replaying(), "it was not recorded yet");
+        let before = run.pool.stats().expect("stats");
+        player.play(&mut run, &round, 0..round.calls.len());
+        let after = run.pool.stats().expect("stats");
+        learned += usize::from(run.pool.is_replaying() && after.driver_calls == before.driver_calls);
+        run.end();
+    }
+    assert!(learned >= 6, "{learned} of 10");
+}
+
 /// Others come at any moment, while the owner's calls are answered: nobody ever has a block that overlaps another one's.
 #[test]
 fn others_may_come_at_any_moment() {

@@ -35,6 +35,7 @@ pub mod node;
 pub mod note;
 pub mod order;
 pub mod page;
+mod period;
 pub mod plan;
 pub mod recording;
 pub mod release;

@@ -18,7 +18,8 @@
 use super::difference::difference;
 use super::note::{Done, Extent, Note, low_points};
 use super::page::Changes;
-use super::rounds::{ALIKE, Calls};
+use super::period::{LAST, is_same, near, period};
+use super::rounds::Calls;
 use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -32,8 +33,6 @@ const TURNS: usize = 4;
 const MANY: usize = 1 << 13;
 /// So many blocks that last take turns at most.
 const PLACES: usize = 2;
-/// A round comes again if so many calls at least do.
-pub const LAST: usize = 64;
 /// To map a page costs as much as to record so many calls, and more.
 const DEAR: u64 = 64;
 /// Whether blocks have changed places is looked at so often in a window.
@@ -42,11 +41,6 @@ const SELDOM: usize = 8;
 const SOON: usize = 64;
 /// What is done is kept for one of so many calls of a window.
 const EVERY: usize = 64;
-
-/// A round of about so many calls may have so many more or less.
-fn near(round: usize) -> usize {
-    round / ALIKE as usize
-}
 
 /// The latest calls.
 #[derive(Debug, Default)]
@@ -165,21 +159,6 @@ impl Recording {
         note.asks_for(bytes).then(|| (note.at, note.block()))
     }
 
-    /// Were the calls since the first ones so long ago the same as those, but for a few of the first? (The latest few may be by chance: a
-    /// round has parts that are alike.)
-    fn is_same(&self, ago: usize) -> bool {
-        let calls = self.notes.len().saturating_sub(ago);
-        let pairs = self.notes.iter().skip(ago).zip(&self.notes);
-        calls >= LAST.min(self.round) && pairs.skip(near(calls)).all(|(one, other)| one.is_like(other))
-    }
-
-    /// How many calls ago was the same done as just now? About so many.
-    fn period(&self, about: usize) -> Option<usize> {
-        // what was thought first, then what is more and less
-        let mut near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
-        near.find(|&ago| ago > 0 && self.is_same(ago))
-    }
-
     /// Before an allocation: have there been as many calls as a round had, and are the blocks in use those before them? The next ones may be
     /// the same again, of which the first that differs will tell.
     pub fn guesses_round(&mut self, changes: Changes) -> bool {
@@ -244,14 +223,14 @@ impl Recording {
         let soon = about + about / SOON;
         if self.made >= soon && self.look_from == 0 && about / SOON >= LAST {
             self.look_from = self.made;
-            if self.is_same(about) {
+            if is_same(&self.notes, self.round, about) {
                 return self.begin_windows(about);
             }
         }
         if self.notes.len() < about + near(about) + LAST.min(self.round) {
             return true;
         }
-        match self.period(about) {
+        match period(&self.notes, self.round, about) {
             Some(period) => self.begin_windows(period),
             None => {
                 self.turns += 1;
