@@ -1,6 +1,9 @@
 //! The latest calls of the program, as many as a round has, and by which blocks what is in use now differs from what was in use before
 //! them. By none: then the round is *whole*, and may come again with the same blocks.
 //!
+//! If there were as many calls as the round before had it is guessed that the next ones are the same again; of a wrong guess the recording
+//! knows nothing afterwards.
+//!
 //! How many calls a round has is known about, and found by looking for the latest ones among those so long ago: or twice as long,
 //! three times, four times, where rounds take turns (batches of several lengths).
 //!

@@ -1,14 +1,15 @@
 //! Rounds by heart. A program that does the same again makes the same calls, and each call gets the block that it got the last
-//! time. Once a round has come twice, by the number of its calls (`rounds`), the next one is recorded (`recording`); if it ends with the
-//! very blocks in use that it began with, and no page was mapped or unmapped meanwhile, the calls that follow are answered from the *tape*
-//! as long as they are the same, and the books stay as they were when the round began.
+//! time. Once a round has come twice, by the number of its calls (`rounds`), or once if it is long, the next one is recorded (`recording`); if
+//! it ends with the very blocks in use that it began with, and no mapping was removed meanwhile, the calls that follow are answered from the
+//! *tape* as long as they are the same, and the books stay as they were when the round began.
 //!
 //! Rounds come to be alike by themselves, but for blocks that last until after the next ones of their kind came: these take turns, and push
 //! others from their places. So once it is known how many calls a round has, and pages stay where they are, a call that is recorded gets
-//! the block of the round before if that is free. Where rounds go on moving pages they are recorded until they do not, or hardly.
+//! the block of the round before if that is free. Where rounds go on moving pages, and the pool holds too much, they are recorded until
+//! they do not, or hardly, or it has given that back.
 //!
 //! To answer from the tape is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
-//! are the pages behind their addresses. Everybody else comes through the lock of the books, and ends the replay before anything:
+//! are the pages behind their addresses, even if these were mapped elsewhere, too, later in that round. Everybody else comes through the lock of the books, and ends the replay before anything:
 //! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
 //! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
 //!
