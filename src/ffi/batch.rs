@@ -1,6 +1,7 @@
 //! Many blocks at once.
 
 use super::args::{self, check_array, slice, widen};
+use super::blocks::not_asked;
 use super::guard::{InChild, guard};
 use super::pool::{give_back, pointer, serve, watched};
 use super::status::weir_status;
@@ -46,9 +47,12 @@ fn alloc_all(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>
         return Ok(blocks);
     }
     serve(handle, |pool| {
-        threads::beside(pool, handle, on, None, |own| {
-            pool.alloc_batch_beside(own, sizes, on, &mut blocks)
-        })?;
+        let take = |cache: &ThreadCache| cache.alloc_batch(sizes, &mut blocks).then_some(());
+        if not_asked(handle, on, take).is_none() {
+            threads::beside(pool, handle, on, None, |own| {
+                pool.alloc_batch_beside(own, sizes, on, &mut blocks)
+            })?;
+        }
         if watched(pool) {
             let in_flight = order::is_host_stream(on);
             blocks
@@ -81,9 +85,11 @@ pub unsafe extern "C" fn weir_pool_free_batch(
             return Ok(());
         }
         give_back(handle, ptrs, |pool| {
-            threads::beside_in_free(pool, handle, on, None, |own| {
-                pool.free_batch_beside(own, addrs(ptrs), on)
-            })?;
+            if not_asked(handle, on, keep).is_none() {
+                threads::beside_in_free(pool, handle, on, None, |own| {
+                    pool.free_batch_beside(own, addrs(ptrs), on)
+                })?;
+            }
             // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
             // thread at a time, and the next owner announces a block after this.
             if watched(pool) {

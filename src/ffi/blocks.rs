@@ -256,7 +256,11 @@ unsafe fn alloc_rest(
 }
 
 /// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
-fn not_asked<R>(handle: usize, on: StreamHandle, ask: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
+pub(super) fn not_asked<R>(
+    handle: usize,
+    on: StreamHandle,
+    ask: impl FnOnce(&ThreadCache) -> Option<R>,
+) -> Option<R> {
     match valgrind::active() {
         true => threads::cached(handle, on, |cache| cache.is_usable().then(|| ask(cache))?),
         false => None,
