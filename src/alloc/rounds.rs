@@ -11,6 +11,8 @@ const LONG: u64 = 1 << 16;
 const PARTS: usize = 16;
 /// It takes long until so many calls come twice: rounds of more are believed to when the least is in use again.
 const BELIEVED: u64 = 1 << 12;
+/// So small a part of all calls are allocations that the heap serves where threads' caches serve most of them.
+const DEAR: u64 = 16;
 /// So small a part of what is needed is hardly anything.
 const HARDLY: u64 = 256;
 /// Two parts are alike if one has no more calls than the other but for so small a part.
@@ -53,8 +55,8 @@ pub struct Rounds {
     begun: Calls,
     /// Calls of the latest parts, the last one first.
     parts: Vec<u64>,
-    /// The least in use ever, and all calls when it last was.
-    least: Option<(u64, Calls)>,
+    /// The least in use ever, and all calls and the heap's allocations when it last was.
+    least: Option<(u64, Calls, u64)>,
 }
 
 impl Default for Rounds {
@@ -105,7 +107,7 @@ impl Rounds {
             }
             self.low = u64::MAX; // so little may never be in use again
         }
-        let since_least = self.since_least(used, now, hardly);
+        let since_least = self.since_least(used, (now, made), hardly);
         if used < self.low {
             let new = self.low - used > hardly;
             self.low = used;
@@ -128,14 +130,17 @@ impl Rounds {
         }
     }
 
-    /// Calls since so little was in use last, if that is as little as ever.
-    fn since_least(&mut self, used: u64, now: Calls, hardly: u64) -> Option<u64> {
-        let as_ever = |&(least, _): &(u64, Calls)| used <= least.saturating_add(hardly);
+    /// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them, which costs
+    /// hardly more than to know them by heart.
+    fn since_least(&mut self, used: u64, (now, made): (Calls, u64), hardly: u64) -> Option<u64> {
+        let as_ever = |least: &(u64, Calls, u64)| used <= least.0.saturating_add(hardly);
         let before = self.least.filter(as_ever);
         if before.is_some() || self.least.is_none() {
-            self.least = Some((used, now));
+            self.least = Some((used, now, made));
         }
-        before.map(|(_, then)| now.since(then).all())
+        let (_, then, of_them) = before?;
+        let calls = now.since(then).all();
+        (made - of_them >= calls / DEAR).then_some(calls)
     }
 
     fn begin(&mut self, now: Calls, made: u64) {
@@ -209,6 +214,24 @@ mod tests {
         };
         assert_eq!(again(0), Some(2 * round(0).count() as u64));
         assert_eq!(again(20), None, "more than ever");
+    }
+
+    #[test]
+    fn a_long_round_that_a_cache_served_is_not_hurried_on() {
+        let again = |made: u64| {
+            let mut rounds = Rounds::default();
+            let calls = |count: u64| Calls {
+                allocs: count,
+                frees: count,
+            };
+            rounds.sees(0, calls(0), 0, 100);
+            // so little was in use for the last time long ago
+            rounds.sees(50, calls(SHORT), SHORT, 100);
+            rounds.sees(0, calls(10_000), made, 100)
+        };
+        assert_eq!(again(10_000), Some(20_000));
+        assert_eq!(again(20_000 / DEAR), Some(20_000));
+        assert_eq!(again(20_000 / DEAR - 1), None);
     }
 
     /// What threads keep serves some of the first allocations, and not always the same.
