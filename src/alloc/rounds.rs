@@ -140,7 +140,7 @@ impl Rounds {
         }
         let (_, then, of_them) = before?;
         let calls = now.since(then).all();
-        (made - of_them >= calls / DEAR).then_some(calls)
+        (made.saturating_sub(of_them) >= calls / DEAR).then_some(calls) // those of a batch may be taken back
     }
 
     fn begin(&mut self, now: Calls, made: u64) {
