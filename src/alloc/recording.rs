@@ -497,7 +497,7 @@ mod tests {
         assert!(recording.goes_on() && recording.is_whole(more));
     }
 
-    /// Rounds of four calls that are thought to be of two. A wrong guess changes nothing of what is found out.
+    /// Rounds of eight calls that are thought to be of four. A wrong guess changes nothing of what is found out.
     #[test]
     fn a_wrong_guess_is_as_if_there_had_been_none() {
         let mut recordings = [true, false].map(|_| Recording::new(4).expect("short"));
@@ -509,7 +509,7 @@ mod tests {
         let steps: Vec<Step> = steps.collect();
         for (number, &step) in steps.iter().enumerate() {
             recordings[0].note(step, BLOCK, NONE);
-            // the other one guesses that the calls come again, and three do
+            // the other one guesses that the calls come again, and two do
             if recordings[1].guesses_round(NONE) {
                 assert_eq!(number, 4);
                 guesses += 1;
