@@ -72,6 +72,26 @@ fn what_is_known_by_heart_holds_no_more_than_it_needs() {
     }
 }
 
+/// While a round is recorded no mapping goes for another one: what is mapped at all its places may be answered by heart at once.
+#[test]
+fn a_round_that_is_recorded_keeps_its_mappings() {
+    let _alone = alone();
+    let seeds = 201..=230;
+    let last = |seed| {
+        let (counts, _) = Rig::new(1, true).rounds(24, pipeline, seed);
+        counts
+            .iter()
+            .rposition(|&calls| calls > 0)
+            .expect("the first one")
+    };
+    let rounds: usize = seeds.clone().map(last).sum();
+    let mean = rounds as f64 / seeds.count() as f64;
+    assert!(
+        mean < 5.3,
+        "the last page call was made in round {mean} on average"
+    );
+}
+
 /// Where the host is ahead of the streams, what is complete when a request comes differs from round to round. Streams that keep to
 /// themselves settle all the same, without any look at each other, and hold what they need apart, and half as much more at most.
 #[test]

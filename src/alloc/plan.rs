@@ -353,7 +353,9 @@ impl Heap {
                         window.missing +=
                             piece.to.min(round_up(window.end, slot)) - round_down(piece.at.max(start), slot);
                         let cost = window.cost(slot);
-                        if cost >= most || !self.rest.clears(cost, fresh) {
+                        // what is recorded can be replayed if its mappings stay
+                        let clears = self.replay.is_watching() && self.rest.clears(cost, fresh);
+                        if cost >= most || !clears {
                             return None; // a hole can be long
                         }
                     }
