@@ -12,8 +12,12 @@ use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::pool::{Pool, ThreadCache};
 
-fn pool() -> Pool {
-    Pool::new(Config::default(), backend()).expect("a pool")
+/// Its first calls were on this stream, and not a cache's: so the program's are not recorded.
+fn pool(stream: StreamHandle) -> Pool {
+    let pool = Pool::new(Config::default(), backend()).expect("a pool");
+    let at = pool.alloc(1, 0, stream).expect("a block");
+    pool.free(at, stream).expect("a live block");
+    pool
 }
 
 fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64, stream: StreamHandle) -> Addr {
@@ -34,7 +38,7 @@ fn a_pair_asks_two_questions_for_each_call() {
     alone("a_pair_asks_two_questions_for_each_call", &[], || {
         let device = Device::open(0);
         let one = stream();
-        let pool = pool();
+        let pool = pool(handle(one));
         let cache = pool.open_cache(handle(one)).expect("a cache");
         // what lasts, so that no block is all that there is
         alloc(&pool, &cache, 200 * M, handle(one));
@@ -76,8 +80,8 @@ fn a_recycled_handle_is_not_given_what_its_predecessor_may_still_use() {
     let name = "a_recycled_handle_is_not_given_what_its_predecessor_may_still_use";
     alone(name, &[], || {
         let device = Device::open(0);
-        let pool = pool();
         let one = stream();
+        let pool = pool(handle(one));
         let cache = pool.open_cache(handle(one)).expect("a cache");
         let sizes = [K, 40 * K, 200 * K, 3 * M];
         let blocks = sizes.map(|bytes| alloc(&pool, &cache, bytes, handle(one)));

@@ -110,6 +110,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                 always_events,
                 watched,
                 declared,
+                ..Setup::default()
             },
         )
 }

@@ -168,9 +168,11 @@ fn setup() -> Setup {
     setup_of(true)
 }
 
+/// All calls from the first one on are a round only where that is said.
 fn setup_of(declared: bool) -> Setup {
     Setup {
         declared,
+        first_has_cache: false,
         ..Setup::default()
     }
 }
@@ -411,6 +413,64 @@ fn a_long_round_is_known_by_heart_when_it_came_twice() {
     assert!(learned >= 6, "{learned} of 10");
 }
 
+/// What a program does from its first call on until nothing is in use is known by heart when it begins again, unless pages were released.
+#[test]
+fn what_begins_and_ends_with_nothing_is_known_by_heart_at_once() {
+    let mut learned = 0;
+    for seed in 0..20 {
+        let mut run = Run::new(&Setup {
+            slack: 0.3,
+            first_has_cache: true,
+            ..setup()
+        });
+        let round = Round::new(&mut Random(seed + 1), 100 << (seed % 5), 24);
+        let mut player = Player::new(&round);
+        player.batches = (seed % 2 == 0).then_some(Random(seed + 1));
+        player.play(&mut run, &round, 0..round.calls.len());
+        let before = run.pool.stats().expect("stats");
+        for _ in 0..3 {
+            player.play(&mut run, &round, 0..round.calls.len() / 2);
+            run.check_now();
+            player.play(&mut run, &round, round.calls.len() / 2..round.calls.len());
+            run.get_on();
+        }
+        let after = run.pool.stats().expect("stats");
+        learned += usize::from(run.pool.is_replaying() && after.driver_calls == before.driver_calls);
+        run.end();
+    }
+    assert!(learned >= 16, "{learned} of 20");
+}
+
+/// Rounds of three kinds, which begin alike and end with nothing in use, and then the first kind again and again: guesses are wrong at
+/// first, and nothing is lost by that.
+#[test]
+fn a_program_that_begins_otherwise_each_time_is_guessed_about_in_vain() {
+    let mut run = Run::new(&Setup {
+        slack: 0.3,
+        first_has_cache: true,
+        ..setup()
+    });
+    let random = &mut Random(3);
+    let rounds = [150, 170, 190].map(|blocks| {
+        let mut round = Round::new(random, blocks, 24);
+        round.asked[0] = 5 * M;
+        round
+    });
+    let mut players: Vec<Player> = rounds.iter().map(Player::new).collect();
+    let mut guesses = 0;
+    for turn in 0..6 {
+        let (round, player) = (&rounds[turn % 3], &mut players[turn % 3]);
+        player.play(&mut run, round, 0..1);
+        run.check_now();
+        guesses += usize::from(run.pool.is_replaying());
+        player.play(&mut run, round, 1..round.calls.len());
+        run.check_now();
+    }
+    assert!((1..4).contains(&guesses), "{guesses}");
+    assert!(learn(&mut run, &mut players[0], &rounds[0]));
+    run.end();
+}
+
 /// Others come at any moment, while the owner's calls are answered: nobody ever has a block that overlaps another one's.
 #[test]
 fn others_may_come_at_any_moment() {
@@ -516,6 +576,7 @@ fn whatever_comes_between_finds_the_books_right() {
                 1 => Pages::Placed,
                 _ => Pages::Movable,
             },
+            first_has_cache: seed % 4 < 2,
             ..setup_of(seed % 2 == 0)
         });
         let (blocks, most) = (20 + random.below(60) as usize, 4 + random.below(16) as usize);

@@ -21,6 +21,7 @@ pub mod directory;
 pub mod donors;
 pub mod entries;
 pub mod extents;
+mod first;
 pub mod flush;
 pub mod gate;
 pub mod handover;

@@ -5,7 +5,7 @@
 use super::directory::Piece;
 use super::rounds::Calls;
 use super::size::{GRAIN, class_of};
-use super::tape::Step;
+use super::tape::{Progress, Step};
 use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -54,6 +54,8 @@ const FREE: u64 = u64::MAX;
 const ALONE: u32 = u32::MAX;
 /// It came before anything was recorded.
 const BEFORE: u32 = u32::MAX;
+/// What is done is kept for one of so many calls.
+pub const EVERY: usize = 64;
 /// So small a part of what calls have in use at most is hardly anything.
 const HARDLY: i64 = 32;
 
@@ -137,6 +139,46 @@ impl Done {
             Step::Free { .. } => {
                 (self.calls.frees, self.more) = (self.calls.frees + 1, self.more - note.bytes as i64)
             }
+        }
+    }
+}
+
+/// What is done by the first of some calls, for one number of them in `EVERY`, and by all.
+#[derive(Debug, Default)]
+pub struct Sums {
+    parts: Vec<Done>,
+    all: Done,
+}
+
+impl Sums {
+    /// Of these calls.
+    pub fn of(notes: &VecDeque<Note>) -> Sums {
+        let (mut parts, mut done) = (Vec::new(), Done::default());
+        for (number, note) in notes.iter().enumerate() {
+            if number % EVERY == 0 {
+                parts.push(done);
+            }
+            done.add(note);
+        }
+        parts.push(done);
+        Sums { parts, all: done }
+    }
+
+    /// What was done if they were repeated up to there.
+    pub fn until(&self, notes: &VecDeque<Note>, progress: Progress) -> Done {
+        let Some(&before) = self.parts.get(progress.steps / EVERY) else {
+            return Done::default();
+        };
+        let mut part = before;
+        let after = notes.range(progress.steps / EVERY * EVERY..progress.steps);
+        after.for_each(|note| part.add(note));
+        let all = |round: u64, part: u64| progress.rounds.wrapping_mul(round).wrapping_add(part);
+        Done {
+            calls: Calls {
+                allocs: all(self.all.calls.allocs, part.calls.allocs),
+                frees: all(self.all.calls.frees, part.calls.frees),
+            },
+            more: part.more,
         }
     }
 }

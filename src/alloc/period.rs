@@ -20,6 +20,16 @@ pub fn is_same(notes: &VecDeque<Note>, round: usize, ago: usize) -> bool {
     calls >= LAST.min(round) && pairs.skip(near(calls)).all(|(one, other)| one.is_like(other))
 }
 
+/// Are the latest calls, as many as about a round has, the same as those before them?
+pub fn came_again(notes: &VecDeque<Note>, about: usize) -> bool {
+    let mut near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
+    near.any(|ago| {
+        let latest = notes.iter().rev().take(ago);
+        let before = notes.iter().rev().skip(ago);
+        ago > 0 && notes.len() >= 2 * ago && latest.zip(before).all(|(one, other)| one.is_like(other))
+    })
+}
+
 /// How many calls ago was the same done as just now? About so many.
 pub fn period(notes: &VecDeque<Note>, round: usize, about: usize) -> Option<usize> {
     // what was thought first, then what is more and less

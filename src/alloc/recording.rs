@@ -19,10 +19,9 @@
 //! No lock of its own: the heap's.
 
 use super::difference::difference;
-use super::note::{Done, Extent, Note, low_points};
+use super::note::{Done, Extent, Note, Sums, low_points};
 use super::page::Changes;
 use super::period::{LAST, is_same, near, period};
-use super::rounds::Calls;
 use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -31,7 +30,7 @@ use std::mem;
 /// So many times as many calls as a window has are recorded in vain until that is given up.
 const TRIES: usize = 3;
 /// So many rounds take turns at most...
-const TURNS: usize = 4;
+pub const TURNS: usize = 4;
 /// ...and of no more calls together, unless there is one.
 const MANY: usize = 1 << 13;
 /// So many blocks that last take turns at most.
@@ -42,8 +41,6 @@ const DEAR: u64 = 64;
 const SELDOM: usize = 8;
 /// Of a long round so small a part tells whether it has as many calls as it was thought to have.
 const SOON: usize = 64;
-/// What is done is kept for one of so many calls of a window.
-const EVERY: usize = 64;
 
 /// The latest calls.
 #[derive(Debug, Default)]
@@ -76,9 +73,8 @@ pub struct Recording {
     /// Hashes of the blocks that came in the window less those of the blocks that went, once its length is known: 0 if the same
     /// places are in use.
     sum: u64,
-    /// What is done by the window's first calls, for one number of them in `EVERY`, and by all of them, once it is repeated.
-    done: Vec<Done>,
-    round_done: Done,
+    /// What is done by the window's calls, once it is repeated.
+    sums: Sums,
     /// Whether these are the same blocks, or as many calls as was thought, is not looked at until so many notes were made.
     look_from: usize,
 }
@@ -96,6 +92,26 @@ impl Recording {
         };
         recording.make_room();
         Some(recording)
+    }
+
+    /// Of calls of which it is guessed that they come again as a whole.
+    pub fn of_round(notes: VecDeque<Note>, changes: Changes) -> Recording {
+        let made = notes.len();
+        Recording {
+            notes,
+            window: made,
+            round: made,
+            made,
+            guessed: true,
+            changes,
+            changed: made,
+            ..Recording::default()
+        }
+    }
+
+    /// All its calls.
+    pub fn into_notes(self) -> VecDeque<Note> {
+        self.notes
     }
 
     /// Notes that are kept at most: a free allocates nothing.
@@ -279,20 +295,12 @@ impl Recording {
 
     /// A whole window is going to be repeated.
     pub fn begin(&mut self) {
-        let mut done = Done::default();
-        for (number, note) in self.notes.iter().enumerate() {
-            if number % EVERY == 0 {
-                self.done.push(done);
-            }
-            done.add(note);
-        }
-        self.done.push(done);
-        self.round_done = done;
+        self.sums = Sums::of(&self.notes);
     }
 
     /// It was a wrong guess that the calls come again, but for the first of them: these are recorded as if they had been made one by one.
     pub fn resume(&mut self, steps: usize, changes: Changes) {
-        (self.done, self.round_done) = Default::default();
+        self.sums = Sums::default();
         let again: Vec<_> = self
             .notes
             .iter()
@@ -311,20 +319,7 @@ impl Recording {
 
     /// What was done if it was repeated up to there.
     pub fn done(&self, progress: Progress) -> Done {
-        let Some(&before) = self.done.get(progress.steps / EVERY) else {
-            return Done::default();
-        };
-        let mut part = before;
-        let after = self.notes.range(progress.steps / EVERY * EVERY..progress.steps);
-        after.for_each(|note| part.add(note));
-        let all = |round: u64, part: u64| progress.rounds.wrapping_mul(round).wrapping_add(part);
-        Done {
-            calls: Calls {
-                allocs: all(self.round_done.calls.allocs, part.calls.allocs),
-                frees: all(self.round_done.calls.frees, part.calls.frees),
-            },
-            more: part.more,
-        }
+        self.sums.until(&self.notes, progress)
     }
 
     /// The latest one of the window's first calls that is about the block at an address, and the block.
@@ -337,6 +332,8 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
+    use super::super::note::EVERY;
+    use super::super::rounds::Calls;
     use super::*;
 
     const NONE: Changes = Changes { made: 0, removed: 0 };

@@ -21,6 +21,7 @@
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
 use super::cache::Cache;
+use super::first::First;
 use super::flush::Whose;
 use super::gate::Shut;
 use super::heap::{Block, Heap};
@@ -65,6 +66,8 @@ pub struct Replay {
     arena: u32,
     begun: Calls,
     recording: Recording,
+    /// All calls of the program so far, as long as these are recorded.
+    first: Option<First>,
     /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.
     failed: u64,
     failures: u32,
@@ -114,6 +117,11 @@ impl Heap {
         }
     }
 
+    /// Has nothing been called?
+    pub fn is_new(&self) -> bool {
+        self.calls().all() == 0
+    }
+
     /// An allocation that the cache did not serve, and no tape: does a round begin?
     #[inline(always)]
     pub fn watch_rounds(&mut self, own: Option<&Arc<Cache>>) {
@@ -138,11 +146,23 @@ impl Heap {
         let (used, now, made) = (self.used_now(), self.calls(), self.stats.allocations);
         let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);
-        if self.replay.way == Way::Recording {
+        if let Some(first) = &mut self.replay.first {
+            if !again.is_some_and(|round| first.has_many(round)) {
+                return;
+            }
+            self.watch_anew();
+        } else if self.replay.way == Way::Recording {
             if before - self.replay.rounds.low().min(before) <= self.needed / PART {
                 return;
             }
             self.watch_anew(); // it was a part of a longer round
+        }
+        if now.all() == 0
+            && let Some(own) = own
+            && self.may_tape(own)
+        {
+            self.replay.first = Some(First::new(self.pages.changes));
+            return self.record(own, Recording::default());
         }
         let Some(round) = again else { return };
         // where each round has an event
@@ -153,10 +173,14 @@ impl Heap {
             && self.may_tape(own)
             && let Some(recording) = Recording::new(round)
         {
-            (self.replay.way, self.replay.recording) = (Way::Recording, recording);
-            (self.replay.arena, self.replay.begun) = (own.arena, now);
-            self.shut_for_tape(true);
+            self.record(own, recording);
         }
+    }
+
+    fn record(&mut self, own: &Arc<Cache>, recording: Recording) {
+        (self.replay.way, self.replay.recording) = (Way::Recording, recording);
+        (self.replay.arena, self.replay.begun) = (own.arena, self.calls());
+        self.shut_for_tape(true);
     }
 
     /// Is there nothing in sight by which the next round could differ without a call?
@@ -183,6 +207,7 @@ impl Heap {
     fn stop_recording(&mut self) {
         let (now, recording) = (self.calls(), &self.replay.recording);
         match recording.has_period() {
+            _ if self.replay.first.is_some() => {}
             true => self.replay.failed(now, recording.round()),
             false => self.replay.wasted += recording.made(),
         }
@@ -190,7 +215,7 @@ impl Heap {
     }
 
     fn watch_anew(&mut self) {
-        (self.replay.way, self.replay.recording) = Default::default();
+        (self.replay.way, self.replay.recording, self.replay.first) = Default::default();
         self.shut_for_tape(false);
     }
 
@@ -247,17 +272,32 @@ impl Heap {
     /// Before a recorded allocation: can what was recorded be replayed?
     fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64) {
         let (changes, sheds) = (self.pages.changes, self.will_shed(ample));
-        let recording = &mut self.replay.recording;
-        let goes_on = recording.goes_on();
-        // what is replayed sheds nothing any more
-        let may = goes_on && !(sheds && recording.has_moved(changes));
-        let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
+        let crowded = self.is_crowded();
+        let (recording, of_heap) = (&mut self.replay.recording, self.stats.allocations);
+        let (goes_on, whole, made) = match &mut self.replay.first {
+            // what is replayed sheds nothing any more
+            Some(first) => {
+                let goes_on = !crowded && first.goes_on(of_heap, changes);
+                (goes_on, goes_on && !sheds && first.is_round(), first.made())
+            }
+            None => {
+                let goes_on = recording.goes_on();
+                let may = goes_on && !(sheds && recording.has_moved(changes));
+                let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
+                (goes_on, whole, recording.made())
+            }
+        };
         if whole || !goes_on {
             // others' calls are not on the tape
-            let made = recording.made();
             let all = self.calls().since(self.replay.begun).all();
             if !whole || all != made || !self.may_tape(own) {
                 return self.stop_recording();
+            }
+            if let Some(first) = &mut self.replay.first {
+                let Some(notes) = first.take_notes() else {
+                    return self.stop_recording();
+                };
+                self.replay.recording = Recording::of_round(notes, changes);
             }
             // somebody may have come since
             self.shut_for_tape(true);
@@ -275,6 +315,9 @@ impl Heap {
     /// An allocation was served that is to be recorded.
     pub fn note_alloc(&mut self, own: &Cache, at: u64, bytes: u64) {
         if self.replay.way == Way::Recording && own.arena == self.replay.arena {
+            if let Some(first) = &mut self.replay.first {
+                return first.alloc(at, bytes);
+            }
             let block = self.find_block(at).expect("it was handed out");
             self.note(Step::Alloc { bytes, at }, block);
         }
@@ -286,8 +329,11 @@ impl Heap {
             Block::Small(slab, _) => Some(self.slabs.get(slab).base),
         };
         let bytes = self.block_bytes(block);
-        let changes = self.pages.changes;
-        self.replay.recording.note(step, Extent { bytes, slab }, changes);
+        let (extent, changes) = (Extent { bytes, slab }, self.pages.changes);
+        match (&mut self.replay.first, step) {
+            (Some(first), Step::Free { at, .. }) => first.free(at, extent),
+            _ => self.replay.recording.note(step, extent, changes),
+        }
     }
 
     /// As `alloc_taped`: gives the block's bytes if there is no more to be done but to record an event that covers this number.
@@ -411,7 +457,13 @@ impl Heap {
         }
         if !self.replay.recording.has_period() && progress.rounds == 0 {
             // it was a wrong guess
-            self.replay.recording.resume(progress.steps, self.pages.changes);
+            match &mut self.replay.first {
+                Some(first) => {
+                    let recording = std::mem::take(&mut self.replay.recording);
+                    first.resume(recording.into_notes(), progress.steps);
+                }
+                None => self.replay.recording.resume(progress.steps, self.pages.changes),
+            }
             self.replay.way = Way::Recording;
             return self.tune_caches();
         }

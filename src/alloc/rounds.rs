@@ -10,7 +10,7 @@ const LONG: u64 = 1 << 16;
 /// A round has no more parts.
 const PARTS: usize = 16;
 /// It takes long until so many calls come twice: rounds of more are believed to when the least is in use again.
-const BELIEVED: u64 = 1 << 12;
+pub const BELIEVED: u64 = 1 << 12;
 /// So small a part of all calls are allocations that the heap serves where threads' caches serve most of them.
 const DEAR: u64 = 16;
 /// So small a part of what is needed is hardly anything.
@@ -77,6 +77,12 @@ pub fn alike(one: u64, other: u64) -> bool {
     one.abs_diff(other) <= one.max(other) / ALIKE
 }
 
+/// Of so many calls, so many were allocations of the heap's: did threads' caches serve most of them? Then it is hardly dearer than to know
+/// them by heart.
+pub fn is_cached(of_heap: u64, calls: u64) -> bool {
+    of_heap < calls / DEAR
+}
+
 impl Rounds {
     /// So many allocations were the heap's, no less than so much may be in use, and the pool needs so much: may a part begin?
     #[inline(always)]
@@ -130,8 +136,7 @@ impl Rounds {
         }
     }
 
-    /// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them, which costs
-    /// hardly more than to know them by heart.
+    /// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them.
     fn since_least(&mut self, used: u64, (now, made): (Calls, u64), hardly: u64) -> Option<u64> {
         let as_ever = |least: &(u64, Calls, u64)| used <= least.0.saturating_add(hardly);
         let before = self.least.filter(as_ever);
@@ -140,7 +145,7 @@ impl Rounds {
         }
         let (_, then, of_them) = before?;
         let calls = now.since(then).all();
-        (made.saturating_sub(of_them) >= calls / DEAR).then_some(calls) // those of a batch may be taken back
+        (!is_cached(made.saturating_sub(of_them), calls)).then_some(calls) // those of a batch may be taken back
     }
 
     fn begin(&mut self, now: Calls, made: u64) {

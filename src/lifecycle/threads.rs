@@ -251,7 +251,10 @@ fn beside_with<R>(
     let known;
     let own = if own.is_none() {
         known = mine();
-        known.as_ref().and_then(|mine| mine.of(handle, stream))
+        known.as_ref().and_then(|mine| {
+            open_first(mine, pool, handle, stream, open);
+            mine.of(handle, stream)
+        })
     } else {
         own
     };
@@ -272,6 +275,24 @@ fn beside_with<R>(
         None => {}
     }
     result
+}
+
+/// A pool's first call has a cache: only what is called by way of one is recorded, and it may be all that the program will do again.
+fn open_first(
+    mine: &Caches,
+    pool: &Pool,
+    handle: usize,
+    stream: StreamHandle,
+    open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
+) {
+    let slot = &mine.slots[slot_of(handle, stream)];
+    let free = !slot.has_cache() && !slot.is_in_use() && !slot.is_for(handle, stream);
+    if free
+        && pool.is_new()
+        && let Some(cache) = open(pool, stream)
+    {
+        slot.set(handle, stream.0, Some(cache));
+    }
 }
 
 #[inline(never)]

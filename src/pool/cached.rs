@@ -249,6 +249,11 @@ impl Pool {
         self.config.thread_caches && !self.watched
     }
 
+    /// Has nothing been called, where threads may have caches?
+    pub fn is_new(&self) -> bool {
+        self.has_caches() && self.books_to_read().is_ok_and(|heap| heap.is_new())
+    }
+
     /// The handle of a stream will come to mean something else.
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list

@@ -8,8 +8,12 @@ use weir::pool::{Pool, ThreadCache};
 
 pub const STREAM: StreamHandle = StreamHandle(1);
 
+/// One in whose caches calls are served: its first calls were not the cache's, and so the program's are not recorded.
 pub fn pool(config: Config) -> Pool {
-    Pool::new(config, Counting::new(true)).expect("a pool")
+    let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+    let at = pool.alloc(1, 0, STREAM).expect("a block");
+    pool.free(at, STREAM).expect("a live block");
+    pool
 }
 
 /// The calling thread's.

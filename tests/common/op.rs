@@ -123,6 +123,8 @@ pub struct Setup {
     pub declared: bool,
     /// The most mappings.
     pub mappings: u64,
+    /// The first call has a cache, as a program's has: so what is called is recorded from there on.
+    pub first_has_cache: bool,
 }
 
 impl Default for Setup {
@@ -139,6 +141,7 @@ impl Default for Setup {
             watched: false,
             declared: false,
             mappings: 1 << 20,
+            first_has_cache: true,
         }
     }
 }

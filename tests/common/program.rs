@@ -19,8 +19,16 @@ impl Run {
         }
     }
 
+    /// What `ffi` does: the first call has a cache.
+    fn open_first(&mut self, handle: StreamHandle, place: u8) {
+        if self.first_has_cache && self.pool.is_new() {
+            self.caches[(place % PLACES) as usize] = self.pool.open_cache(handle);
+        }
+    }
+
     /// What `ffi` does: the cache, then the pool, then a cache for the next time.
     fn served(&mut self, bytes: u64, align: u64, handle: StreamHandle, place: u8) -> Result<Addr, Error> {
+        self.open_first(handle, place);
         let cache = &mut self.caches[(place % PLACES) as usize];
         if let Some(at) = cache.as_ref().and_then(|cache| cache.alloc(bytes, align)) {
             return Ok(at);
@@ -62,6 +70,7 @@ impl Run {
     /// What `ffi` does.
     fn served_batch(&mut self, sizes: &[u64], place: u8, out: &mut [Addr]) -> Result<(), Error> {
         let handle = Run::handle(place);
+        self.open_first(handle, place);
         let cache = &mut self.caches[(place % PLACES) as usize];
         if cache.as_ref().is_some_and(|cache| cache.alloc_batch(sizes, out)) {
             return Ok(());

@@ -46,6 +46,7 @@ pub struct Run {
     pub pool: Pool,
     /// This thread's, by place.
     pub(super) caches: Vec<Option<ThreadCache>>,
+    pub(super) first_has_cache: bool,
     /// Are invariants checked after each step?
     pub validate: bool,
     pub(super) pages: Pages,
@@ -97,6 +98,7 @@ impl Run {
             faulty,
             pool,
             caches: vec![None; PLACES as usize],
+            first_has_cache: setup.first_has_cache,
             validate: true,
             pages: setup.pages,
             limit: limit.min(setup.capacity),

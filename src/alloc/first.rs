@@ -1,0 +1,266 @@
+//! The first calls of a program. Nothing was in use before them, so when nothing is in use again they may be a round, however many they
+//! are: what works from nothing to nothing, as a library's routine or a whole run does, may come again as it was.
+//!
+//! It is guessed once they are so many, and again at twice as many if the guess was wrong. Meanwhile they cost little: what is needed to
+//! replay them is found when all blocks have gone.
+//!
+//! They are given up when a mapping was removed, and where they do not pay: when they are more than a round may have, when threads' caches
+//! serve most of them, or when shorter rounds have come so often that these are what comes again.
+//!
+//! No lock of its own: the heap's.
+
+use super::note::{Extent, Note};
+use super::page::Changes;
+use super::period::{LAST, came_again};
+use super::recording::TURNS;
+use super::rounds::{BELIEVED, is_cached};
+use super::tape::{STEPS, Step};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// So many rounds within these calls are what comes again...
+const OFTEN: u64 = 32;
+/// ...which is looked at again when there are more calls by so small a part.
+const SELDOM: u64 = 8;
+
+/// All calls so far.
+#[derive(Debug)]
+pub struct First {
+    notes: VecDeque<Note>,
+    /// Blocks in use.
+    live: usize,
+    /// How many were taken for a round last.
+    guessed: usize,
+    /// Whether caches serve most of them is looked at when they are so many.
+    look_at: u64,
+    /// Whether rounds come often is looked at when they are so many.
+    rounds_at: u64,
+    /// Mappings that had been removed before.
+    removed: u64,
+}
+
+impl First {
+    /// None yet.
+    pub fn new(changes: Changes) -> First {
+        First {
+            notes: VecDeque::new(),
+            live: 0,
+            guessed: 0,
+            look_at: BELIEVED,
+            rounds_at: 0,
+            removed: changes.removed,
+        }
+    }
+
+    /// So many bytes were asked for, and are here.
+    pub fn alloc(&mut self, at: u64, bytes: u64) {
+        self.live += 1;
+        self.notes.reserve(self.live + 1); // a free allocates nothing
+        let unknown = Extent { bytes: 0, slab: None };
+        self.notes
+            .push_back(Note::new(Step::Alloc { bytes, at }, unknown, None));
+    }
+
+    /// This block is to be freed.
+    pub fn free(&mut self, at: u64, block: Extent) {
+        self.live = self.live.saturating_sub(1);
+        let step = Step::Free {
+            bytes: block.bytes,
+            at,
+        };
+        self.notes.push_back(Note::new(step, block, None));
+    }
+
+    /// How many calls there were.
+    pub fn made(&self) -> u64 {
+        self.notes.len() as u64
+    }
+
+    /// Before an allocation: is it worth it to go on? So many allocations were the heap's.
+    pub fn goes_on(&mut self, of_heap: u64, changes: Changes) -> bool {
+        let made = self.made();
+        if self.removed != changes.removed {
+            return false; // some of the places are no more
+        }
+        if made >= self.look_at {
+            self.look_at = 2 * made;
+            if is_cached(of_heap, made) {
+                return false;
+            }
+        }
+        made < STEPS as u64
+    }
+
+    /// May these calls come again as a whole, now that all blocks have gone?
+    pub fn is_round(&mut self) -> bool {
+        let made = self.notes.len();
+        let is = self.live == 0 && made >= LAST.max(2 * self.guessed);
+        if is {
+            self.guessed = made;
+        }
+        is
+    }
+
+    /// Have rounds of about so many calls, or some that take turns, come so often that they, rather than all calls, will come again?
+    pub fn has_many(&mut self, round: u64) -> bool {
+        let made = self.made();
+        let often = |round: &u64| round.saturating_mul(OFTEN) <= made;
+        if !often(&round) || made < self.rounds_at {
+            return false;
+        }
+        self.rounds_at = made + made / SELDOM;
+        let mut rounds = (1..=TURNS as u64).map(|turns| turns * round).filter(often);
+        rounds.any(|round| came_again(&self.notes, round as usize))
+    }
+
+    /// All calls, each with its block and when that came. None: there were others.
+    pub fn take_notes(&mut self) -> Option<VecDeque<Note>> {
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut came = FxHashMap::default();
+        for number in 0..notes.len() {
+            let note = notes[number];
+            match note.step() {
+                Step::Alloc { at, .. } => drop(came.insert(at, number)),
+                Step::Free { at, .. } => {
+                    let came = came.remove(&at)?;
+                    let asked = notes[came].step();
+                    notes[came] = Note::new(asked, note.block(), Some(0));
+                    notes[number] = Note::new(note.step(), note.block(), Some(number - came));
+                }
+            }
+        }
+        came.is_empty().then_some(notes)
+    }
+
+    /// They did not come again as a whole, but so many of them did.
+    pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) {
+        self.notes = notes;
+        for number in 0..steps {
+            let note = self.notes[number];
+            match note.step() {
+                Step::Alloc { .. } => self.live += 1,
+                Step::Free { .. } => self.live = self.live.saturating_sub(1),
+            }
+            self.notes.push_back(note);
+        }
+        self.notes.reserve(self.live + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Changes = Changes { made: 0, removed: 0 };
+    const BLOCK: Extent = Extent {
+        bytes: 512,
+        slab: Some(0),
+    };
+
+    /// So many blocks come and go, all but the last one.
+    fn all_but_one(first: &mut First, blocks: u64) {
+        for at in 0..blocks {
+            first.alloc(at, 1);
+        }
+        for at in 1..blocks {
+            first.free(at, BLOCK);
+        }
+    }
+
+    #[test]
+    fn when_nothing_is_in_use_it_is_guessed_that_all_comes_again() {
+        let mut first = First::new(NONE);
+        all_but_one(&mut first, 10);
+        first.free(0, BLOCK);
+        assert!(!first.is_round(), "too few");
+        all_but_one(&mut first, 100);
+        assert!(!first.is_round(), "one is in use");
+        first.free(0, BLOCK);
+        assert!(first.is_round() && first.goes_on(0, NONE));
+        let notes = first.take_notes().expect("all that were made");
+        assert_eq!(notes.len() as u64, 2 * (10 + 100));
+        assert!(notes.iter().all(|note| note.block() == BLOCK));
+        assert_eq!(
+            notes[19].age(),
+            Some(19),
+            "the first one to come and the last to go"
+        );
+        // half of them come again, and then others
+        first.resume(notes, 110);
+        assert!(!first.is_round(), "some are in use");
+        for at in 0..90 {
+            first.free(99 - at, BLOCK);
+        }
+        assert_eq!(first.made(), 220 + 110 + 90);
+    }
+
+    #[test]
+    fn after_a_wrong_guess_it_takes_twice_as_many() {
+        let mut first = First::new(NONE);
+        let mut guesses = Vec::new();
+        for _ in 0..200 {
+            first.alloc(1, 1);
+            first.free(1, BLOCK);
+            if first.is_round() {
+                guesses.push(first.made());
+                let notes = first.take_notes().expect("all that were made");
+                first.resume(notes, 0);
+            }
+        }
+        assert_eq!(guesses, [64, 128, 256]);
+    }
+
+    #[test]
+    fn they_are_given_up_where_they_do_not_pay() {
+        let mut first = First::new(NONE);
+        let removed = Changes { made: 1, removed: 1 };
+        assert!(first.goes_on(0, Changes { made: 1, removed: 0 }) && !first.goes_on(0, removed));
+        while first.made() < BELIEVED {
+            assert!(first.goes_on(0, NONE), "too few to tell");
+            all_but_one(&mut first, 1);
+            first.free(0, BLOCK);
+        }
+        let (served, made) = (first.made() / 16, first.made());
+        assert!(First::new(NONE).goes_on(0, NONE));
+        let mut other = First::new(NONE);
+        other.resume(first.notes.clone(), 0);
+        assert!(
+            first.goes_on(served, NONE) && !other.goes_on(served - 1, NONE),
+            "{made}"
+        );
+        while first.made() < STEPS as u64 {
+            assert!(first.goes_on(STEPS as u64, NONE));
+            first.alloc(1, 1);
+            first.free(1, BLOCK);
+        }
+        assert!(!first.goes_on(STEPS as u64, NONE), "a round has no more");
+    }
+
+    #[test]
+    fn shorter_rounds_that_come_often_are_what_comes_again() {
+        let mut first = First::new(NONE);
+        first.alloc(0, 7);
+        let mut had = Vec::new();
+        let round = |first: &mut First, turn: u64| {
+            for bytes in [3, 5, 9 + turn % 2] {
+                first.alloc(bytes, bytes);
+                first.free(bytes, BLOCK);
+            }
+            first.has_many(6)
+        };
+        for _ in 0..2 * OFTEN {
+            had.push(round(&mut first, 0));
+        }
+        assert_eq!(had.iter().position(|&had| had), Some(OFTEN as usize - 1));
+        let mut other = First::new(NONE);
+        let turns: Vec<bool> = (0..6 * OFTEN).map(|turn| round(&mut other, turn)).collect();
+        let found = turns.iter().position(|&had| had).expect("two take turns") as u64;
+        assert!((2 * OFTEN - 1..3 * OFTEN).contains(&found), "{found}");
+        let mut last = First::new(NONE);
+        assert!(!(0..6 * OFTEN).any(|turn| {
+            last.alloc(1, turn);
+            last.free(1, BLOCK);
+            round(&mut last, 0)
+        }));
+    }
+}
