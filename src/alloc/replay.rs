@@ -1,7 +1,8 @@
 //! Rounds by heart. A program that does the same again makes the same calls, and each call gets the block that it got the last
 //! time. Once a round has come twice, by the number of its calls (`rounds`), or once if it is long, the next one is recorded (`recording`); if
 //! it ends with the very blocks in use that it began with, and no mapping was removed meanwhile, the calls that follow are answered from the
-//! *tape* as long as they are the same, and the books stay as they were when the round began.
+//! *tape* as long as they are the same, and the books stay as they were when the round began. The first calls of a program are recorded,
+//! too: they may be a round (`first`).
 //!
 //! Rounds come to be alike by themselves, but for blocks that last until after the next ones of their kind came: these take turns, and push
 //! others from their places. So once it is known how many calls a round has, and pages stay where they are, a call that is recorded gets

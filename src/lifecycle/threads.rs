@@ -2,7 +2,7 @@
 //! call that a cache serves takes no lock and looks up nothing that threads share; one that goes on to the same pool as
 //! the last touches nothing that other threads write before it is there.
 //!
-//! A cache is opened by the calls that could have used it, and goes back to its pool when the thread ends, when another
+//! A cache is opened by the calls that could have used it, a pool's first by its first call, and goes back to its pool when the thread ends, when another
 //! stream needs its place, and when the stream's handle comes to mean something else.
 //!
 //! All this has no destructor, so that to reach it is to compute an address (`backend/own.rs`): what it holds is given back at
@@ -215,7 +215,7 @@ pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache)
 }
 
 /// Calls a pool for a request that the thread's cache, which the caller may have looked up, could not serve. Where it has
-/// none, but might have served it, it gets one if that has happened often enough.
+/// none, but might have served it, it gets one if that has happened often enough, or if nobody has called the pool before.
 #[inline(always)]
 pub fn beside<R>(
     pool: &Pool,
