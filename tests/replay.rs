@@ -177,6 +177,15 @@ fn setup_of(declared: bool) -> Setup {
     }
 }
 
+/// What holds too much is not answered by heart before it has shed that: so it may hold more.
+fn ample(first_has_cache: bool) -> Setup {
+    Setup {
+        slack: 0.3,
+        first_has_cache,
+        ..setup()
+    }
+}
+
 /// Something else that happens: often another stream asks for what is free, at once. If `alone` it is on the same stream, or on none.
 fn disturb(run: &mut Run, random: &mut Random, alone: bool) {
     let mut op = match random.below(4) {
@@ -391,11 +400,7 @@ fn a_wrong_guess_is_no_hindrance() {
 fn a_long_round_is_known_by_heart_when_it_came_twice() {
     let mut learned = 0;
     for seed in 0..10 {
-        // what holds too much is not answered by heart before it has shed that
-        let mut run = Run::new(&Setup {
-            slack: 0.3,
-            ..setup()
-        });
+        let mut run = Run::new(&ample(false));
         let mut round = Round::new(&mut Random(seed + 1), 2500, 24);
         // which no cache serves: so it is the first call that finds the least in use
         round.asked[0] = 5 * M;
@@ -418,11 +423,7 @@ fn a_long_round_is_known_by_heart_when_it_came_twice() {
 fn what_begins_and_ends_with_nothing_is_known_by_heart_at_once() {
     let mut learned = 0;
     for seed in 0..20 {
-        let mut run = Run::new(&Setup {
-            slack: 0.3,
-            first_has_cache: true,
-            ..setup()
-        });
+        let mut run = Run::new(&ample(true));
         let round = Round::new(&mut Random(seed + 1), 100 << (seed % 5), 24);
         let mut player = Player::new(&round);
         player.batches = (seed % 2 == 0).then_some(Random(seed + 1));
@@ -445,11 +446,7 @@ fn what_begins_and_ends_with_nothing_is_known_by_heart_at_once() {
 /// first, and nothing is lost by that.
 #[test]
 fn a_program_that_begins_otherwise_each_time_is_guessed_about_in_vain() {
-    let mut run = Run::new(&Setup {
-        slack: 0.3,
-        first_has_cache: true,
-        ..setup()
-    });
+    let mut run = Run::new(&ample(true));
     let random = &mut Random(3);
     let rounds = [150, 170, 190].map(|blocks| {
         let mut round = Round::new(random, blocks, 24);

@@ -1,8 +1,8 @@
 //! The first calls of a program. Nothing was in use before them, so when nothing is in use again they may be a round, however many they
 //! are: what works from nothing to nothing, as a library's routine or a whole run does, may come again as it was.
 //!
-//! It is guessed once they are so many, and again at twice as many if the guess was wrong. Meanwhile they cost little: what is needed to
-//! replay them is found when all blocks have gone.
+//! It is guessed once they are so many, and again at twice as many if the guess was wrong. What is needed to replay them is found only when
+//! all blocks have gone: to note a call costs little. But meanwhile it goes to the books before the cache.
 //!
 //! They are given up when a mapping was removed, and where they do not pay: when they are more than a round may have, when threads' caches
 //! serve most of them, or when shorter rounds have come so often that these are what comes again.

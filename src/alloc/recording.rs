@@ -95,16 +95,13 @@ impl Recording {
     }
 
     /// Of calls of which it is guessed that they come again as a whole.
-    pub fn of_round(notes: VecDeque<Note>, changes: Changes) -> Recording {
+    pub fn of_round(notes: VecDeque<Note>) -> Recording {
         let made = notes.len();
         Recording {
             notes,
             window: made,
             round: made,
             made,
-            guessed: true,
-            changes,
-            changed: made,
             ..Recording::default()
         }
     }

@@ -207,10 +207,10 @@ impl Heap {
 
     fn stop_recording(&mut self) {
         let (now, recording) = (self.calls(), &self.replay.recording);
-        match recording.has_period() {
-            _ if self.replay.first.is_some() => {}
-            true => self.replay.failed(now, recording.round()),
-            false => self.replay.wasted += recording.made(),
+        match (&self.replay.first, recording.has_period()) {
+            (Some(_), _) => {}
+            (None, true) => self.replay.failed(now, recording.round()),
+            (None, false) => self.replay.wasted += recording.made(),
         }
         self.watch_anew();
     }
@@ -275,8 +275,8 @@ impl Heap {
         let (changes, sheds) = (self.pages.changes, self.will_shed(ample));
         let crowded = self.is_crowded();
         let (recording, of_heap) = (&mut self.replay.recording, self.stats.allocations);
+        // what is replayed sheds nothing any more
         let (goes_on, whole, made) = match &mut self.replay.first {
-            // what is replayed sheds nothing any more
             Some(first) => {
                 let goes_on = !crowded && first.goes_on(of_heap, changes);
                 (goes_on, goes_on && !sheds && first.is_round(), first.made())
@@ -298,7 +298,7 @@ impl Heap {
                 let Some(notes) = first.take_notes() else {
                     return self.stop_recording();
                 };
-                self.replay.recording = Recording::of_round(notes, changes);
+                self.replay.recording = Recording::of_round(notes);
             }
             // somebody may have come since
             self.shut_for_tape(true);

@@ -2,8 +2,8 @@
 //! call that a cache serves takes no lock and looks up nothing that threads share; one that goes on to the same pool as
 //! the last touches nothing that other threads write before it is there.
 //!
-//! A cache is opened by the calls that could have used it, a pool's first by its first call, and goes back to its pool when the thread ends, when another
-//! stream needs its place, and when the stream's handle comes to mean something else.
+//! A cache is opened by the calls that could have used it, or by a pool's first call, and goes back to its pool when the
+//! thread ends, when another stream needs its place, and when the stream's handle comes to mean something else.
 //!
 //! All this has no destructor, so that to reach it is to compute an address (`backend/own.rs`): what it holds is given back at
 //! the thread's end, of which the C library makes a note when the thread first calls weir.
@@ -58,6 +58,11 @@ impl Slot {
 
     fn has_cache(&self) -> bool {
         self.cache.try_borrow().is_ok_and(|cache| cache.is_some())
+    }
+
+    /// Has it one of a pool that lives?
+    fn is_taken(&self) -> bool {
+        self.has_cache() && POOLS.is_live(self.pool.get())
     }
 
     /// From now on it is for another stream, or for none, and has this cache; unless it is in use.
@@ -252,8 +257,10 @@ fn beside_with<R>(
     let own = if own.is_none() {
         known = mine();
         known.as_ref().and_then(|mine| {
-            open_first(mine, pool, handle, stream, open);
-            mine.of(handle, stream)
+            mine.of(handle, stream).or_else(|| {
+                open_first(mine, pool, handle, stream, open);
+                mine.of(handle, stream)
+            })
         })
     } else {
         own
@@ -278,6 +285,7 @@ fn beside_with<R>(
 }
 
 /// A pool's first call has a cache: only what is called by way of one is recorded, and it may be all that the program will do again.
+#[inline(never)]
 fn open_first(
     mine: &Caches,
     pool: &Pool,
@@ -286,8 +294,9 @@ fn open_first(
     open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
     let slot = &mine.slots[slot_of(handle, stream)];
-    let free = !slot.has_cache() && !slot.is_in_use() && !slot.is_for(handle, stream);
-    if free
+    if !slot.is_for(handle, stream)
+        && !slot.is_taken()
+        && !slot.is_in_use()
         && pool.is_new()
         && let Some(cache) = open(pool, stream)
     {
@@ -308,7 +317,7 @@ fn consider(
     }
     let slot = &mine.slots[slot_of(handle, stream)];
     let same = slot.is_for(handle, stream);
-    let taken = slot.has_cache() && POOLS.is_live(slot.pool.get());
+    let taken = slot.is_taken();
     if same && taken {
         return;
     }
