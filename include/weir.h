@@ -823,7 +823,8 @@ weir_status weir_pool_free(weir_pool *pool,
                            weir_stream stream);
 
 /**
- * Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+ * Frees a block all use of which is over, on every stream: its memory is for any stream at once, but what the calling thread
+ * keeps for the stream that the block was allocated on, as weir_pool_free would, is for that one before others. NULL is fine.
  *
  * Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
  */

@@ -69,6 +69,38 @@ fn what_is_freed_on_an_inert_stream_is_still_behind_its_own() {
     freed_elsewhere(&Way::Batch);
 }
 
+/// The same by a free that says that all use of the block is over: there was none, but an earlier block's work is not.
+#[test]
+fn what_is_freed_unused_is_still_behind_the_work_before_it() {
+    for of_other in [true, false] {
+        let _alone = alone();
+        let (pool, faulty) = pool(config());
+        let (own, other) = (Stream::new(), Stream::new());
+        // no cache's: so these calls are not recorded
+        let first = pool.alloc(LEN, 0, own.0).expect("a block");
+        let gate = own.gate();
+        own.write(first, LEN, 1);
+        pool.free(first, own.0).expect("a live block");
+        let on = if of_other { other.0 } else { StreamHandle::HOST };
+        let cache = pool.open_cache(on).expect("a cache");
+        let second = pool.alloc(LEN, 0, own.0).expect("a block");
+        assert_eq!(first, second);
+        if cache.free_synced(second).is_none() {
+            pool.free_synced(second).expect("a live block");
+        }
+        let third = match cache.alloc(LEN, 0) {
+            Some(at) => at,
+            None => pool.alloc_beside(Some(&cache), LEN, 0, on).expect("a block"),
+        };
+        assert_ne!(first, third, "queued work writes it");
+        gate.open();
+        streams::synchronize_all().expect("streams");
+        pool.close_cache(&cache);
+        pool.free_synced(third).expect("a live block");
+        end(pool, &faulty);
+    }
+}
+
 #[test]
 fn the_host_gets_no_memory_that_a_cache_handed_out_while_it_is_in_use() {
     let _alone = alone();

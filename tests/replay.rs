@@ -9,7 +9,7 @@ use common::run::Run;
 use common::{K, M, Pages};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir::backend::counting::Counting;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
@@ -91,6 +91,8 @@ struct Player {
     last: Vec<u64>,
     /// Some calls of a kind are made as batches, not always the same ones.
     batches: Option<Random>,
+    /// Some blocks are freed when all their use is over, not always the same ones.
+    synced: Option<Random>,
 }
 
 impl Player {
@@ -99,6 +101,7 @@ impl Player {
             at: vec![0; round.asked.len()],
             last: vec![0; round.asked.len()],
             batches: None,
+            synced: None,
         }
     }
 
@@ -156,7 +159,10 @@ impl Player {
                 Call::FreeLast(block) if self.last[block] != 0 => run.free_quietly(self.last[block]),
                 // something else may have freed it, and got its place
                 Call::Free(block) if run.has(self.at[block], round.asked[block]) => {
-                    run.free_quietly(self.at[block]);
+                    match self.synced.as_mut().is_some_and(|random| random.one_in(3)) {
+                        true => run.free_synced_quietly(self.at[block]),
+                        false => run.free_quietly(self.at[block]),
+                    }
                 }
                 Call::Free(_) | Call::FreeLast(_) => {}
             }
@@ -222,6 +228,9 @@ fn disturb(run: &mut Run, random: &mut Random, alone: bool) {
         }
         Op::Wrong { pick, .. } if alone => *pick = 0,
         _ => {}
+    }
+    if std::env::var("DBG").is_ok() {
+        eprintln!("{op:?} {}", run.pool.is_replaying());
     }
     run.step(&op);
 }
@@ -332,6 +341,84 @@ fn a_peak_that_was_reset_comes_again() {
         run.end();
     }
     assert!(replayed >= 10, "{replayed} of 12 were learned");
+}
+
+/// Who looks what each part of its work needs at most resets the peaks between. That ends nothing, and peaks are those of the calls since.
+#[test]
+fn peaks_that_are_reset_are_those_of_what_is_replayed_since() {
+    let mut learned = 0;
+    for seed in 0..40 {
+        let random = &mut Random(seed + 1);
+        let mut run = Run::new(&setup());
+        let round = Round::new(random, 150, 24);
+        let mut player = Player::new(&round);
+        let mut reset = Random(seed + 2);
+        // also while it is watched and recorded
+        learned += usize::from((0..100).any(|_| {
+            let step = reset.below(round.calls.len() as u64) as usize;
+            player.play(&mut run, &round, 0..step);
+            run.step(&Op::ResetPeaks);
+            player.play(&mut run, &round, step..round.calls.len());
+            run.pool.is_replaying()
+        }));
+        let replays = run.pool.is_replaying();
+        for _ in 0..30 {
+            for _ in 0..random.below(3) {
+                let step = random.below(round.calls.len() as u64) as usize;
+                player.play(&mut run, &round, 0..step);
+                if random.one_in(2) {
+                    run.step(&Op::ResetPeaks);
+                }
+                run.check_now();
+                player.play(&mut run, &round, step..round.calls.len());
+            }
+            run.check_now();
+            assert_eq!(run.pool.is_replaying(), replays, "seed {seed}");
+        }
+        // the books make up for it in the middle of a round, and know
+        let step = random.below(round.calls.len() as u64) as usize;
+        player.play(&mut run, &round, 0..step);
+        run.step(&Op::ResetPeaks);
+        let end = step + random.below((round.calls.len() - step) as u64) as usize;
+        player.play(&mut run, &round, step..end);
+        run.alloc_quietly(1);
+        run.check_now();
+        assert!(!run.pool.is_replaying());
+        run.end();
+    }
+    assert!(learned >= 32, "{learned} of 40 rounds were learned");
+}
+
+/// Blocks that are freed when all their use is over are by heart as well: not always the same ones, and without a word about streams.
+#[test]
+fn what_is_freed_when_all_is_over_comes_again() {
+    let mut learned = [0; 2];
+    for seed in 0..80 {
+        let declared = seed % 2 == 0;
+        let random = &mut Random(seed / 2 + 1);
+        let mut run = Run::new(&setup_of(declared));
+        let round = Round::new(random, 150, 24);
+        let mut player = Player::new(&round);
+        player.synced = Some(Random(seed + 1));
+        if learn(&mut run, &mut player, &round) {
+            learned[usize::from(declared)] += 1;
+            let before = run.pool.stats().expect("stats");
+            for _ in 0..5 {
+                player.play(&mut run, &round, 0..round.calls.len());
+                run.check_now();
+                assert!(run.pool.is_replaying(), "seed {seed}");
+            }
+            let after = run.pool.stats().expect("stats");
+            assert_eq!(after.misses, before.misses);
+            let events = after.event_calls - before.event_calls;
+            assert!(!declared || events == 0, "{events}");
+        }
+        run.end();
+    }
+    assert!(
+        learned.iter().all(|&learned| learned >= 32),
+        "{learned:?} of 40 rounds each were learned"
+    );
 }
 
 /// A program whose batches are of three lengths in turn: what comes again is three batches.
@@ -499,9 +586,8 @@ fn others_come(declared_streams: bool) {
         live.lock().expect("no panic").remove(&at.0);
     };
     let replayed = AtomicU64::new(0);
-    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let program = scope.spawn(|| {
             let cache = pool.open_cache(OWN).expect("a cache");
             let round = Round::new(&mut Random(7), 120, 20);
             let mut at = vec![Addr(0); round.asked.len()];
@@ -521,19 +607,27 @@ fn others_come(declared_streams: bool) {
                             leave(at[block]);
                             let kept = cache.free_by_heart(at[block]);
                             let kept = kept.or_else(|_| cache.free_larger(at[block]));
-                            if kept.is_err() && cache.free(at[block]).is_none() {
-                                pool.free_beside(Some(&cache), at[block], OWN).expect("live");
-                            }
+                            let kept = kept.ok().or_else(|| match block % 5 {
+                                0 => cache.free_synced(at[block]),
+                                _ => cache.free(at[block]),
+                            });
+                            let freed = kept.map_or_else(
+                                || match block % 5 {
+                                    0 => pool.free_synced(at[block]),
+                                    _ => pool.free_beside(Some(&cache), at[block], OWN),
+                                },
+                                Ok,
+                            );
+                            freed.expect("live");
                         }
                     }
                 }
                 replayed.fetch_add(u64::from(pool.is_replaying()), Ordering::Relaxed);
             }
             pool.close_cache(&cache);
-            done.store(true, Ordering::Relaxed);
         });
         let mut random = Random(8);
-        while !done.load(Ordering::Relaxed) {
+        while !program.is_finished() {
             // long enough for a round to be learned again, mostly
             std::thread::sleep(std::time::Duration::from_micros(random.below(4000)));
             match random.below(4) {
@@ -580,6 +674,7 @@ fn whatever_comes_between_finds_the_books_right() {
         let round = Round::new(random, blocks, most);
         let mut player = Player::new(&round);
         player.batches = random.one_in(2).then_some(Random(seed + 1));
+        player.synced = (seed % 8 < 4).then_some(Random(seed + 2));
         let lasting: Vec<u64> = (0..random.below(6)).map(|_| asked(random)).collect();
         for bytes in lasting {
             run.alloc_quietly(bytes);
@@ -594,6 +689,13 @@ fn whatever_comes_between_finds_the_books_right() {
                 false if turn < 10 => 8,
                 false => 24,
             };
+            if std::env::var("DBG").is_ok() {
+                eprintln!(
+                    "seed {seed} turn {turn} step {step} replaying {} synced {}",
+                    run.pool.is_replaying(),
+                    player.synced.is_some()
+                );
+            }
             if random.one_in(seldom) {
                 replayed += usize::from(run.pool.is_replaying());
                 for _ in 0..1 + random.below(3) {

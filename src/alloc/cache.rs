@@ -66,7 +66,7 @@ pub struct Cache {
     most: AtomicU64,
     directory: Directory,
     /// The pool's.
-    tape: Arc<Tape>,
+    pub(super) tape: Arc<Tape>,
     /// The stream's.
     pub(super) depot: Arc<Depot>,
     /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
@@ -132,64 +132,6 @@ impl Cache {
     /// May the owner keep this block when it is freed? The same kind of look.
     pub fn may_keep(&self, at: u64) -> bool {
         self.has_room() && self.directory.may_keep(at, self.arena, self.most_now())
-    }
-
-    /// The block that the same call of the round before got, if the program is known to do the same again.
-    #[inline(always)]
-    pub fn replay_alloc(&self, bytes: u64) -> Option<u64> {
-        let _pass = self.gate.enter_taped()?;
-        self.replay_alloc_inside(bytes)
-    }
-
-    /// The same of a free, if that is all there is to do: the block's bytes.
-    #[inline(always)]
-    pub fn replay_free(&self, at: u64) -> Option<u64> {
-        let _pass = self.gate.enter_taped()?;
-        self.replay_free_inside(at)
-    }
-
-    /// The same where the owner need not ask first whether the stream is the same. Nothing in it can fail.
-    #[inline(always)]
-    pub fn replay_alloc_quick(&self, bytes: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
-        self.replay_alloc_inside(bytes).ok_or(Missed::Other)
-    }
-
-    /// The same of a free.
-    #[inline(always)]
-    pub fn replay_free_quick(&self, at: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
-        self.replay_free_inside(at).ok_or(Missed::Other)
-    }
-
-    /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.
-    pub fn replay_alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
-        let pass = self.gate.enter_taped();
-        pass.is_some_and(|_pass| self.tape.alloc_all(self.arena, sizes, out))
-    }
-
-    /// The same of its frees. Places with 0 are none.
-    pub fn replay_free_batch(&self, blocks: &[Addr]) -> bool {
-        let pass = self.gate.enter_taped();
-        pass.is_some_and(|_pass| self.tape.free_all(self.arena, blocks))
-    }
-
-    /// As `take_inside`.
-    #[inline(always)]
-    pub fn replay_alloc_inside(&self, bytes: u64) -> Option<u64> {
-        self.tape.alloc(self.arena, bytes)
-    }
-
-    /// As `take_inside`.
-    #[inline(always)]
-    pub fn replay_free_inside(&self, at: u64) -> Option<u64> {
-        self.tape.free(self.arena, at)
-    }
-
-    /// Are calls answered like that?
-    #[inline(always)]
-    pub fn is_replayed(&self) -> bool {
-        self.tape.is_on()
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
@@ -318,6 +260,16 @@ impl Cache {
         match self.directory.class_at(at, self.arena) {
             Some(class) => self.put_small(at, class),
             None => self.put_larger(at),
+        }
+    }
+
+    /// The same where all use of the block is over, on whatever stream. Of what was there before it that says nothing: so it is
+    /// kept where it is a slab's of this stream, or where no work of any stream can be left.
+    pub fn keep_synced(&self, at: u64) -> Option<u64> {
+        let _pass = self.gate.enter()?;
+        match self.directory.class_at(at, self.arena) {
+            Some(class) => self.put_small(at, class),
+            None => (self.arena == COMMON).then(|| self.put_larger(at))?,
         }
     }
 

@@ -520,13 +520,20 @@ impl Heap {
 
     /// The peak becomes what is in use now.
     pub fn reset_used_peak(&mut self) {
-        self.spoil_tape(); // the peak may be before, and come again
+        let used = self.reset_replayed_peak();
+        self.set_used_peak(used);
+        if !self.replay.is_on() {
+            self.tune_caches();
+        }
+    }
+
+    /// This is the peak until now, whatever was in use.
+    pub(super) fn set_used_peak(&mut self, peak: u64) {
         for cache in &self.caches.all {
             cache.take_low();
         }
-        self.stats.used_peak = self.used_now();
+        self.stats.used_peak = peak;
         (self.caches.high, self.caches.seen) = (self.stats.used, self.stats.used);
-        self.tune_caches();
     }
 
     /// What caches have done.
@@ -553,14 +560,14 @@ impl Heap {
 
     /// The figures as the program sees them.
     pub fn figures(&mut self) -> Stats {
-        self.caches.high = self.caches.high.max(self.stats.used);
-        self.find_peak();
+        if !self.replay.is_on() {
+            self.look_for_peak();
+        }
         let mut stats = self.stats;
         let counts = self.counts();
         let kept = self.bytes_of_kept().min(stats.used);
         stats.used -= kept;
         stats.cached += kept;
-        stats.used_peak = stats.used_peak.max(stats.used);
         // a batch that is taken back may take back more than was taken
         stats.allocations = stats.allocations.wrapping_add(counts.taken);
         stats.hits = stats.hits.wrapping_add(counts.taken);
@@ -568,7 +575,14 @@ impl Heap {
         if self.replay.is_on() {
             self.add_replayed(&mut stats);
         }
+        stats.used_peak = stats.used_peak.max(stats.used);
         stats
+    }
+
+    /// Is what the program has, or had since that was last found, the most?
+    pub(super) fn look_for_peak(&mut self) {
+        self.caches.high = self.caches.high.max(self.stats.used);
+        self.find_peak();
     }
 
     /// Is this block, which the heap has as live, kept by a cache?

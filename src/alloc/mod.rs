@@ -11,6 +11,7 @@
 pub mod ahead;
 pub mod apart;
 pub mod bins;
+mod by_heart;
 pub mod cache;
 pub mod capture;
 pub mod check;

@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
+use std::ops::Range;
 
 /// A block as the books had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,20 +149,66 @@ impl Done {
 pub struct Sums {
     parts: Vec<Done>,
     all: Done,
+    /// The most that was left in use after one of a part's calls, and of all.
+    peaks: Vec<i64>,
+    most: i64,
 }
 
 impl Sums {
     /// Of these calls.
     pub fn of(notes: &VecDeque<Note>) -> Sums {
-        let (mut parts, mut done) = (Vec::new(), Done::default());
+        let (mut parts, mut peaks, mut done) = (Vec::new(), Vec::new(), Done::default());
         for (number, note) in notes.iter().enumerate() {
             if number % EVERY == 0 {
                 parts.push(done);
+                peaks.push(i64::MIN);
             }
             done.add(note);
+            let peak = peaks.last_mut().expect("a part has begun");
+            *peak = done.more.max(*peak);
         }
         parts.push(done);
-        Sums { parts, all: done }
+        let most = peaks.iter().copied().max().unwrap_or_default();
+        Sums {
+            parts,
+            all: done,
+            peaks,
+            most,
+        }
+    }
+
+    /// The most that was left in use after one of the calls between, if there was one.
+    pub fn peak(&self, notes: &VecDeque<Note>, from: Progress, to: Progress) -> Option<i64> {
+        match to.rounds - from.rounds {
+            0 => self.peak_of(notes, from.steps..to.steps),
+            1 if to.steps < from.steps => {
+                let last = self.peak_of(notes, from.steps..notes.len());
+                last.max(self.peak_of(notes, 0..to.steps))
+            }
+            _ => Some(self.most),
+        }
+    }
+
+    fn peak_of(&self, notes: &VecDeque<Note>, mut calls: Range<usize>) -> Option<i64> {
+        let mut most = None;
+        while !calls.is_empty() {
+            let (part, skipped) = (calls.start / EVERY, calls.start % EVERY);
+            let next = ((part + 1) * EVERY).min(notes.len());
+            let peak = match skipped == 0 && next <= calls.end {
+                true => Some(self.peaks[part]),
+                false => {
+                    let mut done = self.parts[part];
+                    let after = notes.range(part * EVERY..next.min(calls.end)).map(|note| {
+                        done.add(note);
+                        done.more
+                    });
+                    after.skip(skipped).max()
+                }
+            };
+            most = most.max(peak);
+            calls.start = next;
+        }
+        most
     }
 
     /// What was done if they were repeated up to there.

@@ -319,6 +319,11 @@ impl Recording {
         self.sums.until(&self.notes, progress)
     }
 
+    /// The most that was in use more than before the first call, after one of those between, if there was one.
+    pub fn peak(&self, from: Progress, to: Progress) -> Option<i64> {
+        self.sums.peak(&self.notes, from, to)
+    }
+
     /// The latest one of the window's first calls that is about the block at an address, and the block.
     pub fn latest_of(&self, at: u64, steps: usize) -> Option<(Step, Extent)> {
         let mut calls = self.notes.iter().take(steps).rev();

@@ -21,7 +21,7 @@
 //! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
-use super::cache::Cache;
+use super::cache::{Cache, ThreadId};
 use super::first::First;
 use super::flush::Whose;
 use super::gate::Shut;
@@ -75,6 +75,8 @@ pub struct Replay {
     not_before: u64,
     /// Calls that were recorded where there was no round at all.
     wasted: u64,
+    /// How far the replay had come when the peaks were reset.
+    peaks_from: Progress,
     /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
     heard: Option<(Progress, u64)>,
 }
@@ -310,6 +312,8 @@ impl Heap {
             let steps = self.replay.recording.steps();
             self.replay.tape.begin(self.replay.arena, steps, &heard);
             (self.replay.way, self.replay.heard) = (Way::Replaying, None);
+            self.look_for_peak();
+            self.replay.peaks_from = Progress::default();
         }
     }
 
@@ -359,6 +363,20 @@ impl Heap {
         }
     }
 
+    /// The same where all use of the block is over, by a thread that need not name the stream: then the pool records no event.
+    #[inline(never)]
+    pub fn free_synced_taped(&mut self, thread: ThreadId, at: u64) -> Option<u64> {
+        let arena = self.replay.arena;
+        let own = self
+            .caches()
+            .iter()
+            .find(|own| own.arena == arena && own.owner == thread);
+        match (own.cloned(), self.replay.is_on()) {
+            (Some(own), true) => Some(self.replay.tape.free_heard(own.arena, at)?.0),
+            (own, _) => Some(self.free_taped(own.as_ref(), at)?.0),
+        }
+    }
+
     /// The same for a batch while calls are replayed: all of it, or nothing.
     #[inline(never)]
     pub fn free_batch_taped(&mut self, own: Option<&Arc<Cache>>, blocks: &[Addr]) -> Option<Option<u64>> {
@@ -391,11 +409,26 @@ impl Heap {
         stats.hits = stats.hits.wrapping_add(calls.allocs);
         stats.frees = stats.frees.wrapping_add(calls.frees);
         stats.used = stats.used.wrapping_add_signed(more);
+        stats.used_peak = stats.used_peak.max(self.replayed_peak(progress));
         for part in [&mut stats.free, &mut stats.cached, &mut stats.idle] {
             let left = part.saturating_add_signed(-more);
             more -= *part as i64 - left as i64;
             *part = left;
         }
+    }
+
+    /// The most that was in use in what was replayed since the peaks were reset; 0 if nothing was.
+    fn replayed_peak(&self, progress: Progress) -> u64 {
+        let most = self.replay.recording.peak(self.replay.peaks_from, progress);
+        most.map_or(0, |most| self.used_now().saturating_add_signed(most))
+    }
+
+    /// The peaks are reset. Gives what is in use now.
+    pub(super) fn reset_replayed_peak(&mut self) -> u64 {
+        let progress = self.replay.tape.progress().unwrap_or_default();
+        self.replay.peaks_from = progress;
+        let Done { more, .. } = self.replay.recording.done(progress);
+        self.used_now().saturating_add_signed(more)
     }
 
     /// Bytes of the block that begins at an address, if one does. To ask ends no replay unless it was freed in it.
@@ -436,6 +469,7 @@ impl Heap {
         let [gone, born] = self.replay.recording.difference(progress.steps);
         self.replay.way = Way::Watching;
         if progress != Progress::default() {
+            let peak = self.stats.used_peak.max(self.replayed_peak(progress));
             self.flush(Whose::All, |_| false);
             self.use_all_free(arena);
             for &(at, _) in &gone {
@@ -451,6 +485,7 @@ impl Heap {
             stats.allocations = stats.allocations.wrapping_add(calls.allocs);
             stats.hits = stats.hits.wrapping_add(calls.allocs);
             stats.frees = stats.frees.wrapping_add(calls.frees - gone.len() as u64);
+            self.set_used_peak(peak);
             self.rest.set_turn(self.allocations(), turn + turns);
         }
         if self.is_beyond_reach(arena) {

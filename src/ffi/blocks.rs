@@ -388,7 +388,8 @@ pub(super) fn free_beside(
     })
 }
 
-/// Frees a block all use of which is over, on every stream: its memory is for any stream at once. NULL is fine.
+/// Frees a block all use of which is over, on every stream: its memory is for any stream at once, but what the calling thread
+/// keeps for the stream that the block was allocated on, as weir_pool_free would, is for that one before others. NULL is fine.
 ///
 /// Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
 #[unsafe(no_mangle)]
@@ -403,10 +404,14 @@ pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> 
         if ptr.is_null() {
             return Ok(());
         }
+        let at = addr(ptr);
         if watched(pool) {
-            announce_free(pool, addr(ptr), false);
+            announce_free(pool, at, false);
         }
-        pool.free_synced(addr(ptr)).map(drop)
+        match threads::cached_of_any(handle, |cache| cache.free_synced(at)) {
+            Some(_) => Ok(()),
+            None => pool.free_synced(at).map(drop),
+        }
     })
 }
 

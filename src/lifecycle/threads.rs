@@ -91,6 +91,8 @@ impl Slot {
 #[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Caches {
     slots: [Slot; SLOTS],
+    /// The slot of the cache that was asked last for a call that names no stream.
+    nameless: Cell<usize>,
     /// The pool that it called last. It stays borrowed while that is called.
     last: RefCell<ManuallyDrop<Option<Last>>>,
     /// What its last error was.
@@ -151,6 +153,7 @@ impl Caches {
     const fn new() -> Caches {
         Caches {
             slots: [const { Slot::new() }; SLOTS],
+            nameless: Cell::new(0),
             last: RefCell::new(ManuallyDrop::new(None)),
             error: Message::new(),
         }
@@ -217,6 +220,20 @@ pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Resu
 /// Asks the calling thread's cache for a pool and a stream, if it has one.
 pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache) -> Option<R>) -> Option<R> {
     f(&*mine()?.of(pool, stream)?)
+}
+
+/// Asks the calling thread's caches for a pool, whatever their streams, until one answers: the one first that did last.
+pub fn cached_of_any<R>(pool: usize, f: impl Fn(&ThreadCache) -> Option<R>) -> Option<R> {
+    let mine = mine()?;
+    let ask = |slot: &Slot| (slot.pool.get() == pool).then(|| f(&*borrow(&slot.cache)?))?;
+    let last = mine.nameless.get();
+    ask(&mine.slots[last]).or_else(|| {
+        let others = (0..SLOTS).filter(|&number| number != last);
+        let mut answers = others.filter_map(|number| Some((number, ask(&mine.slots[number])?)));
+        let (number, answer) = answers.next()?;
+        mine.nameless.set(number);
+        Some(answer)
+    })
 }
 
 /// Calls a pool for a request that the thread's cache, which the caller may have looked up, could not serve. Where it has

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number for the calling thread. (`std::thread::current` allocates.)
-fn this_thread() -> ThreadId {
+pub(super) fn this_thread() -> ThreadId {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static THIS: Cell<u64> = const { Cell::new(0) };
@@ -104,6 +104,18 @@ impl ThreadCache {
             return None;
         }
         self.cache.keep(at.0)
+    }
+
+    /// Keeps a block all use of which is over, whatever stream that was on: gives its size.
+    #[inline]
+    pub fn free_synced(&self, at: Addr) -> Option<u64> {
+        if process::disturbed() && !self.backend.usable() {
+            return None;
+        }
+        match self.cache.is_replayed() {
+            true => self.cache.replay_free(at.0),
+            false => self.cache.keep_synced(at.0),
+        }
     }
 
     /// As `alloc_by_heart`.

@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
-    fn taped<R>(heap: &mut Heap, call: impl Fn(&mut Heap) -> Option<R>) -> Option<R> {
+    pub(super) fn taped<R>(heap: &mut Heap, call: impl Fn(&mut Heap) -> Option<R>) -> Option<R> {
         loop {
             let answer = call(heap);
             if answer.is_some() || !heap.replay.is_on() {

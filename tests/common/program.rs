@@ -63,7 +63,13 @@ impl Run {
     /// When the host has waited for all use but that by copies.
     fn free_synced(&mut self, at: u64) {
         self.settle(at);
-        assert_eq!(self.pool.free_synced(Addr(at)), Ok(self.live[&at].bytes));
+        // what `ffi` does
+        let mut caches = self.caches.iter().flatten();
+        let freed = match caches.find_map(|cache| cache.free_synced(Addr(at))) {
+            Some(bytes) => Ok(bytes),
+            None => self.pool.free_synced(Addr(at)),
+        };
+        assert_eq!(freed, Ok(self.live[&at].bytes));
         self.leave(at);
     }
 
@@ -381,6 +387,14 @@ impl Run {
     pub fn free_quietly(&mut self, at: u64) {
         if self.live.get(&at).is_some_and(|block| block.place == 0) {
             self.free_on(at, 0, false);
+        }
+    }
+
+    /// The same when the host has waited for all its use.
+    #[allow(dead_code)]
+    pub fn free_synced_quietly(&mut self, at: u64) {
+        if self.live.get(&at).is_some_and(|block| block.place == 0) {
+            self.free_synced(at);
         }
     }
 
