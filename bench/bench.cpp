@@ -24,8 +24,8 @@ constexpr Scenario SCENARIOS[] = {
     {"same-size", same_size}, {"reuse", immediate_reuse}, {"varying", varying},
     {"transformer", transformer}, {"pressure", pressure}, {"batch", batch},
     {"threads", threads}, {"large-threads", large_threads}, {"pairs", pairs},
-    {"trace", replay}, {"fit", fit}, {"rounds", rounds},
-    {"busy", busy},
+    {"trace", replay}, {"turns", turns}, {"fit", fit},
+    {"rounds", rounds}, {"busy", busy},
 };
 
 struct Options {

@@ -69,6 +69,7 @@ void threads(const Measure &measure);
 void large_threads(const Measure &measure);
 void pairs(const Measure &measure);
 void replay(const Measure &measure);
+void turns(const Measure &measure);
 void fit(const Measure &measure);
 void rounds(const Measure &measure);
 void busy(const Measure &measure);

@@ -1,6 +1,11 @@
 // Recorded traces: replayed cold and warm, and with as little memory as they can do with.
 #include "measure.h"
 #include "trace.h"
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
 
 namespace {
 
@@ -25,19 +30,64 @@ private:
     std::vector<Stream> all_;
 };
 
+// A thread that does what it is given, while its giver waits.
+class Hand {
+public:
+    explicit Hand(Adaptor &adaptor)
+        : thread_([this, &adaptor] {
+              adaptor.thread_begin();
+              while (std::function<void()> work = next()) {
+                  work();
+                  give(nullptr);
+              }
+          }) {}
+    ~Hand() {
+        ended_ = true;
+        give([] {});
+        thread_.join();
+    }
+    Hand(const Hand &) = delete;
+
+    void run(std::function<void()> work) {
+        give(std::move(work));
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return work_ == nullptr; });
+    }
+
+private:
+    void give(std::function<void()> work) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        work_ = std::move(work);
+        changed_.notify_all();
+    }
+    std::function<void()> next() {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return work_ != nullptr; });
+        return ended_ ? nullptr : work_;
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::function<void()> work_;
+    std::atomic<bool> ended_{false};
+    std::thread thread_; // last: it uses the others
+};
+
 class Replay {
 public:
     Replay(const Measure &measure, const Trace &trace)
         : measure_(measure), adaptor_(measure.adaptor), trace_(trace), streams_(measure.adaptor, trace.streams),
           blocks_(trace.blocks) {}
 
-    // Nanoseconds for all events, or less than 0 if a request failed. Nothing stays allocated.
-    double run() {
+    // Nanoseconds for all events, or less than 0 if a request failed. Nothing stays allocated. The second half of them is another
+    // thread's, if there is one, as a backward pass is.
+    double run(Hand *other = nullptr) {
         bool served = true;
+        size_t half = trace_.events.size() / 2;
         double nanos = measure_.timed(1, [&] {
-            for (size_t i = 0; i < trace_.events.size() && served; i++) {
-                served = step(trace_.events[i]);
-            }
+            served = play(0, half);
+            auto rest = [&] { served = served && play(half, trace_.events.size()); };
+            other != nullptr ? other->run(rest) : rest();
         });
         empty();
         return served ? nanos : -1;
@@ -62,6 +112,14 @@ public:
     }
 
 private:
+    bool play(size_t from, size_t to) {
+        bool served = true;
+        for (size_t i = from; i < to && served; i++) {
+            served = step(trace_.events[i]);
+        }
+        return served;
+    }
+
     bool step(const TraceEvent &event) {
         void *&block = blocks_[event.id];
         if (event.alloc) {
@@ -165,6 +223,43 @@ void replayed(const Measure &measure, const Trace &trace) {
     }
 }
 
+constexpr int TURNS = 10;
+
+// A trace whose halves are two threads' in turn.
+void replayed_in_turn(const Measure &measure, const Trace &trace) {
+    Replay replay(measure, trace);
+    std::vector<double> times, calls;
+    bool served = true, counted = true;
+    measure.repeat(false, [&] {
+        if (!served || !(served = measure.adaptor.begin(0))) {
+            return 0.0;
+        }
+        {
+            Hand other(measure.adaptor);
+            uint64_t before = 0, now = 0;
+            double nanos = 0;
+            for (int i = 0; i < TURNS && served; i++) {
+                counted = measure.adaptor.driver_calls(before);
+                nanos = replay.run(&other);
+                served = nanos >= 0;
+            }
+            measure.adaptor.driver_calls(now);
+            times.push_back(nanos / static_cast<double>(trace.events.size()));
+            calls.push_back(static_cast<double>(now - before));
+        }
+        measure.adaptor.end();
+        return 0.0;
+    });
+    if (!served) {
+        measure.report.add("turns", trace.name, "failed", "replays", {1});
+        return;
+    }
+    measure.report.add("turns", trace.name, "tenth replay", "ns/event", times);
+    if (counted) {
+        measure.report.add("turns", trace.name, "driver calls 10", "calls", calls);
+    }
+}
+
 constexpr double CAPACITIES[] = {1.00, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.17, 1.25,
                                  1.35, 1.50,  1.75, 2.00, 2.50, 3.00, 4.00, 6.00, 8.00};
 
@@ -209,6 +304,12 @@ void fitted(const Measure &measure, const Trace &trace) {
 void replay(const Measure &measure) {
     for (const std::string &path : measure.traces) {
         replayed(measure, Trace(path));
+    }
+}
+
+void turns(const Measure &measure) {
+    for (const std::string &path : measure.traces) {
+        replayed_in_turn(measure, Trace(path));
     }
 }
 

@@ -136,6 +136,10 @@ def sections(results):
     ):
         yield f"Traces: {title}", "trace", [(trace, results.get("trace", trace, metric)) for trace in traces]
 
+    for title, metric in (("tenth replay, ns per event", "tenth replay"), ("calls of the driver in the tenth", "driver calls 10")):
+        rows = [(trace, results.get("turns", trace, metric)) for trace in sorted(results.cases("turns"))]
+        yield f"Traces whose halves are two threads' in turn: {title}", "trace", rows
+
     calls = []
     for trace in traces:
         for number in range(1, 6):

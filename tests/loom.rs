@@ -307,3 +307,47 @@ fn who_ends_a_replay_counts_what_was_answered() {
         assert_eq!((steps(done), steps(tape.end().unwrap())), (first, later));
     });
 }
+
+/// Two threads whose calls are answered by turns, and who reads the tape has the other one outside: each answer is the next one.
+#[test]
+fn the_tape_goes_from_thread_to_thread() {
+    const ARENA: u32 = 1;
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let step = |number: u64| Step::Alloc {
+            bytes: 1,
+            at: number << 9,
+        };
+        let tape = Tape::default();
+        tape.begin(ARENA, [1, 2, 3, 4].map(step).into_iter(), &[]);
+        let gates = [Gate::default(), Gate::default()];
+        gates.iter().for_each(|gate| gate.shut(Shut::Taped));
+        gates[1].shut(Shut::Away);
+        let all = Arc::new((tape, gates, Mutex::new(())));
+        let calls = |own: usize| {
+            let all = all.clone();
+            move || {
+                let (tape, gates, books) = &*all;
+                let (gate, other) = (&gates[own], &gates[1 - own]);
+                let alloc = || {
+                    if let Some(_pass) = gate.enter_taped() {
+                        return tape.alloc(ARENA, 1);
+                    }
+                    let _books = books.lock().unwrap();
+                    if gate.is_shut(Shut::Away) {
+                        Gate::shut_out(std::iter::once(other), Shut::Away);
+                        gate.open(Shut::Away);
+                    }
+                    tape.alloc(ARENA, 1)
+                };
+                [alloc(), alloc()]
+            }
+        };
+        let other = thread::spawn(calls(1));
+        let own = calls(0)();
+        let mut had = [own, other.join().unwrap()].concat();
+        had.sort_unstable();
+        assert_eq!(had, [1, 2, 3, 4].map(|number: u64| Some(number << 9)));
+    });
+}

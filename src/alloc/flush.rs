@@ -18,6 +18,7 @@ use super::space::Found;
 use super::turns::Turns;
 use crate::base::units::StreamHandle;
 use crate::observe::stats::Stats;
+use std::iter;
 use std::sync::Arc;
 
 /// A cache shares what it keeps with one that has so many blocks less: to look into it from outside costs as much as some
@@ -169,9 +170,7 @@ impl Heap {
         if !gives {
             return false;
         }
-        other.gate.shut(Shut::Visit);
-        Gate::announce();
-        other.gate.wait();
+        Gate::shut_out(iter::once(&other.gate), Shut::Visit);
         match other.hardly_allocates() {
             true => other.give_all(cache),
             false => other.share(cache),
@@ -188,9 +187,7 @@ impl Heap {
         let Some(index) = self.caches.all.iter().position(|other| other == cache) else {
             return;
         };
-        cache.gate.shut(Shut::Ended);
-        Gate::announce();
-        cache.gate.wait();
+        Gate::shut_out(iter::once(&cache.gate), Shut::Ended);
         self.flush_cache(cache, &mut |_| false);
         self.close_depot(cache.arena);
         let counts = cache.counts();
@@ -224,13 +221,7 @@ impl Heap {
 
     /// Shuts all gates, and waits until the owners are outside.
     pub(super) fn keep_out(&self, why: Shut) {
-        for cache in &self.caches.all {
-            cache.gate.shut(why);
-        }
-        Gate::announce();
-        for cache in &self.caches.all {
-            cache.gate.wait();
-        }
+        Gate::shut_out(self.caches.all.iter().map(|cache| &cache.gate), why);
     }
 
     /// Opens them again.

@@ -54,6 +54,8 @@ pub enum Shut {
     Ended = 8,
     /// The owner's calls are recorded, or answered from the tape.
     Taped = 64,
+    /// Another thread's are.
+    Away = 128,
 }
 
 /// Beside the reasons: the owner needs a fence of its own. So one look finds that neither holds, as it nearly always is.
@@ -169,6 +171,13 @@ impl Gate {
     /// Is it shut for this reason, and for no other?
     pub fn is_shut_only(&self, why: Shut) -> bool {
         self.shut.load(Ordering::Relaxed) & !(FENCED | ASKS) == why as u32
+    }
+
+    /// Shuts all these, and waits until their owners are outside.
+    pub fn shut_out<'a>(gates: impl Iterator<Item = &'a Gate> + Clone, why: Shut) {
+        gates.clone().for_each(|gate| gate.shut(why));
+        Gate::announce();
+        gates.for_each(Gate::wait);
     }
 
     /// Makes what `shut` did before visible to all owners. Once for any number of gates.

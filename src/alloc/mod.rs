@@ -39,6 +39,7 @@ pub mod order;
 pub mod page;
 mod period;
 pub mod plan;
+mod reader;
 pub mod recording;
 pub mod release;
 pub mod replay;

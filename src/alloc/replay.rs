@@ -14,8 +14,8 @@
 //! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
 //! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
 //!
-//! Only where one stream is known, and one thread has caches: where calls of several come in another order each time there is nothing to be
-//! learned by heart. Where the pool can record an event only in calls that name the stream it hears of some frees, those after which hardly
+//! Only where one stream is known, and one thread has caches, or threads take turns: where calls of several come in another order each time
+//! there is nothing to be learned by heart. Where the pool can record an event only in calls that name the stream it hears of some frees, those after which hardly
 //! anything is in use, and records one there: the stream may never be named again.
 //!
 //! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
@@ -30,6 +30,7 @@ use super::node::{Kind, NodeId};
 use super::note::{Done, Extent};
 use super::order::COMMON;
 use super::period::LAST;
+use super::reader::Reader;
 use super::recording::Recording;
 use super::rounds::{Calls, Rounds, alike};
 use super::size::class_of;
@@ -75,6 +76,8 @@ pub struct Replay {
     not_before: u64,
     /// Calls that were recorded where there was no round at all.
     wasted: u64,
+    /// Whose thread reads the tape.
+    pub(super) reader: Reader,
     /// How far the replay had come when the peaks were reset.
     peaks_from: Progress,
     /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
@@ -181,9 +184,9 @@ impl Heap {
     }
 
     fn record(&mut self, own: &Arc<Cache>, recording: Recording) {
+        self.shut_for_tape(own);
         (self.replay.way, self.replay.recording) = (Way::Recording, recording);
         (self.replay.arena, self.replay.begun) = (own.arena, self.calls());
-        self.shut_for_tape(true);
     }
 
     /// Is there nothing in sight by which the next round could differ without a call?
@@ -195,7 +198,7 @@ impl Heap {
         alone
             && !self.is_above_threshold()
             && !self.is_crowded()
-            && self.caches().iter().all(|cache| cache.owner == own.owner)
+            && !self.has_several_threads()
             && self.also_used.is_empty()
             && self.limbo.is_empty()
     }
@@ -219,26 +222,19 @@ impl Heap {
 
     fn watch_anew(&mut self) {
         (self.replay.way, self.replay.recording, self.replay.first) = Default::default();
-        self.shut_for_tape(false);
-    }
-
-    /// Calls go by the tape, or no more. Whoever shuts the gates is the owner of all.
-    fn shut_for_tape(&self, shut: bool) {
-        for cache in self.caches() {
-            match shut {
-                true => cache.gate.shut(Shut::Taped),
-                false => cache.gate.open(Shut::Taped),
-            }
-        }
+        self.let_in(Shut::Taped);
     }
 
     /// The cache of a call while calls are recorded or replayed. A call with none of the stream's cannot be on the tape.
     fn taped<'a>(&mut self, own: Option<&'a Arc<Cache>>) -> Option<&'a Arc<Cache>> {
         let own = own.filter(|own| own.arena == self.replay.arena);
-        if own.is_none() {
+        let Some(own) = own else {
             self.spoil_tape();
-        }
-        own
+            return None;
+        };
+        let progress = self.replay.tape.progress();
+        let calls = progress.map(|progress| self.replay.recording.done(progress).calls.all());
+        calls.is_none_or(|calls| self.may_read(own, calls)).then_some(own)
     }
 
     /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. More than `ample` memory is too much.
@@ -291,7 +287,8 @@ impl Heap {
             }
         };
         if whole || !goes_on {
-            // others' calls are not on the tape
+            // somebody may have come since, and others' calls are not on the tape
+            self.shut_for_tape(own);
             let all = self.calls().since(self.replay.begun).all();
             if !whole || all != made || !self.may_tape(own) {
                 return self.stop_recording();
@@ -302,9 +299,8 @@ impl Heap {
                 };
                 self.replay.recording = Recording::of_round(notes);
             }
-            // somebody may have come since
-            self.shut_for_tape(true);
             self.replay.recording.begin();
+            self.begin_to_read(own);
             let heard = match self.is_beyond_reach(self.replay.arena) {
                 true => self.replay.recording.low_points(),
                 false => Vec::new(),
@@ -451,6 +447,7 @@ impl Heap {
         }
         self.keep_out(Shut::Visit);
         let progress = self.replay.tape.end();
+        self.let_in(Shut::Away);
         self.let_in(Shut::Visit);
         progress
     }
@@ -505,7 +502,7 @@ impl Heap {
         }
         let (now, round) = (self.calls(), self.replay.recording.round());
         self.replay.rounds.forget(now);
-        match progress.rounds >= WORTH {
+        match progress.rounds >= WORTH && !self.replay.reader.goes_too_often() {
             true => self.replay.failures = 0,
             false => self.replay.failed(now, round),
         }

@@ -22,26 +22,26 @@ impl Run {
     /// What `ffi` does: the first call has a cache.
     fn open_first(&mut self, handle: StreamHandle, place: u8) {
         if self.first_has_cache && self.pool.is_new() {
-            self.caches[(place % PLACES) as usize] = self.pool.open_cache(handle);
+            self.open_cache(handle, place);
         }
     }
 
     /// What `ffi` does: the cache, then the pool, then a cache for the next time.
     fn served(&mut self, bytes: u64, align: u64, handle: StreamHandle, place: u8) -> Result<Addr, Error> {
         self.open_first(handle, place);
-        let cache = &mut self.caches[(place % PLACES) as usize];
-        if let Some(at) = cache.as_ref().and_then(|cache| cache.alloc(bytes, align)) {
+        let cache = self.caches[self.cache_at(place)].as_ref();
+        if let Some(at) = cache.and_then(|cache| cache.alloc(bytes, align)) {
             return Ok(at);
         }
-        let at = self.pool.alloc_beside(cache.as_ref(), bytes, align, handle);
-        if cache.as_ref().is_none_or(ThreadCache::is_ended) {
-            *cache = self.pool.open_cache(handle);
+        let at = self.pool.alloc_beside(cache, bytes, align, handle);
+        if cache.is_none_or(ThreadCache::is_ended) {
+            self.open_cache(handle, place);
         }
         at
     }
 
     fn taken_back(&self, at: u64, handle: StreamHandle, place: u8) -> Result<u64, Error> {
-        let cache = self.caches[(place % PLACES) as usize].as_ref();
+        let cache = self.caches[self.cache_at(place)].as_ref();
         match cache.and_then(|cache| cache.free(Addr(at))) {
             Some(bytes) => Ok(bytes),
             None => self.pool.free_beside(cache, Addr(at), handle),
@@ -64,7 +64,9 @@ impl Run {
     fn free_synced(&mut self, at: u64) {
         self.settle(at);
         // what `ffi` does
-        let mut caches = self.caches.iter().flatten();
+        let mut caches = self.caches[self.cache_at(0)..][..PLACES as usize]
+            .iter()
+            .flatten();
         let freed = match caches.find_map(|cache| cache.free_synced(Addr(at))) {
             Some(bytes) => Ok(bytes),
             None => self.pool.free_synced(Addr(at)),
@@ -77,13 +79,13 @@ impl Run {
     fn served_batch(&mut self, sizes: &[u64], place: u8, out: &mut [Addr]) -> Result<(), Error> {
         let handle = Run::handle(place);
         self.open_first(handle, place);
-        let cache = &mut self.caches[(place % PLACES) as usize];
-        if cache.as_ref().is_some_and(|cache| cache.alloc_batch(sizes, out)) {
+        let cache = self.caches[self.cache_at(place)].as_ref();
+        if cache.is_some_and(|cache| cache.alloc_batch(sizes, out)) {
             return Ok(());
         }
-        let answer = self.pool.alloc_batch_beside(cache.as_ref(), sizes, handle, out);
-        if cache.as_ref().is_none_or(ThreadCache::is_ended) {
-            *cache = self.pool.open_cache(handle);
+        let answer = self.pool.alloc_batch_beside(cache, sizes, handle, out);
+        if cache.is_none_or(ThreadCache::is_ended) {
+            self.open_cache(handle, place);
         }
         answer
     }
@@ -115,7 +117,7 @@ impl Run {
     }
 
     fn taken_back_all(&self, blocks: &[Addr], place: u8) -> Result<(), Error> {
-        let cache = self.caches[(place % PLACES) as usize].as_ref();
+        let cache = self.caches[self.cache_at(place)].as_ref();
         match cache.is_some_and(|cache| cache.free_batch(blocks)) {
             true => Ok(()),
             false => self.pool.free_batch_beside(cache, blocks, Run::handle(place)),
