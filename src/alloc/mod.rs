@@ -33,6 +33,7 @@ pub mod lend;
 pub mod limbo;
 pub mod limits;
 pub mod lists;
+mod moves;
 pub mod node;
 pub mod note;
 pub mod order;

@@ -19,6 +19,7 @@
 //! No lock of its own: the heap's.
 
 use super::difference::difference;
+use super::moves::Moves;
 use super::note::{Done, Extent, Note, Sums, low_points};
 use super::page::Changes;
 use super::period::{LAST, is_same, near, period};
@@ -66,6 +67,7 @@ pub struct Recording {
     changed: usize,
     removed: usize,
     before_tries: u64,
+    moves: Moves,
     /// Pages did not stay where they were in many rounds.
     late: bool,
     /// By which calls blocks came that are in use.
@@ -152,6 +154,7 @@ impl Recording {
             self.sum = self.sum.wrapping_add(note.change());
         }
         self.notes.push_back(note);
+        self.moves.look(self.made, self.round, changes, self.exact);
         self.made += 1;
     }
 
@@ -168,9 +171,13 @@ impl Recording {
 
     /// The block that the same call got in the round before, if this is the same: so many bytes are asked for.
     pub fn before(&self, bytes: u64) -> Option<(u64, Extent)> {
-        // where pages still move they find their places by themselves, as a rule
-        let wanted = self.exact && (self.is_settled() || self.late);
-        let number = self.notes.len().checked_sub(self.window).filter(|_| wanted)?;
+        let wanted = self.is_settled() || self.late || self.moves.are_few(self.round);
+        // where blocks take turns the window is two rounds, and until so much is known the last one will do
+        let made = self.notes.len();
+        let number = made
+            .checked_sub(self.window)
+            .or_else(|| made.checked_sub(self.round));
+        let number = number.filter(|_| wanted && self.exact)?;
         let note = self.notes.get(number)?;
         note.asks_for(bytes).then(|| (note.at, note.block()))
     }
