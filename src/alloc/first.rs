@@ -14,7 +14,7 @@ use super::page::Changes;
 use super::period::{LAST, came_again};
 use super::recording::TURNS;
 use super::rounds::{BELIEVED, is_cached};
-use super::tape::{STEPS, Step};
+use super::tape::{Progress, STEPS, Step};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -132,18 +132,34 @@ impl First {
         came.is_empty().then_some(notes)
     }
 
-    /// They did not come again as a whole, but so many of them did.
-    pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) {
+    /// They did not come again as a whole, but so many of them did. False: they are too many now.
+    pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) -> bool {
+        let room = notes.len() + steps <= STEPS;
         self.notes = notes;
-        for number in 0..steps {
-            let note = self.notes[number];
-            match note.step() {
-                Step::Alloc { .. } => self.live += 1,
-                Step::Free { .. } => self.live = self.live.saturating_sub(1),
-            }
-            self.notes.push_back(note);
+        for number in 0..if room { steps } else { 0 } {
+            self.add(self.notes[number]);
         }
         self.notes.reserve(self.live + 1);
+        room
+    }
+
+    /// A round of these came again and again.
+    pub fn repeat(&mut self, notes: &VecDeque<Note>, progress: Progress) -> bool {
+        let rounds = usize::try_from(progress.rounds).unwrap_or(usize::MAX);
+        let more = rounds.saturating_mul(notes.len()).saturating_add(progress.steps);
+        let room = self.notes.len().saturating_add(more) <= STEPS;
+        let made = notes.iter().cycle().take(if room { more } else { 0 });
+        made.for_each(|&note| self.add(note));
+        self.notes.reserve(self.live + 1);
+        room
+    }
+
+    fn add(&mut self, note: Note) {
+        match note.step() {
+            Step::Alloc { .. } => self.live += 1,
+            Step::Free { .. } => self.live = self.live.saturating_sub(1),
+        }
+        self.notes.push_back(note);
     }
 }
 

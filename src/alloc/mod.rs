@@ -33,6 +33,7 @@ pub mod lend;
 pub mod limbo;
 pub mod limits;
 pub mod lists;
+mod make_up;
 mod moves;
 pub mod node;
 pub mod note;

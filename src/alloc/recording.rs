@@ -108,7 +108,12 @@ impl Recording {
         }
     }
 
-    /// All its calls.
+    /// The calls of the window.
+    pub fn notes(&self) -> &VecDeque<Note> {
+        &self.notes
+    }
+
+    /// The same.
     pub fn into_notes(self) -> VecDeque<Note> {
         self.notes
     }

@@ -26,17 +26,16 @@ use super::first::First;
 use super::flush::Whose;
 use super::gate::Shut;
 use super::heap::{Block, Heap};
-use super::node::{Kind, NodeId};
 use super::note::{Done, Extent};
 use super::order::COMMON;
 use super::period::LAST;
 use super::reader::Reader;
 use super::recording::Recording;
 use super::rounds::{Calls, Rounds, alike};
-use super::size::class_of;
 use super::tape::{Progress, Step, Tape};
 use crate::base::units::Addr;
 use crate::observe::stats::Stats;
+use std::mem;
 use std::sync::Arc;
 
 /// A round in which so much less is in use, of what is needed, is another one.
@@ -70,6 +69,8 @@ pub struct Replay {
     recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
     first: Option<First>,
+    /// It is these that are replayed.
+    is_first: bool,
     /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.
     failed: u64,
     failures: u32,
@@ -95,6 +96,11 @@ impl Replay {
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.way == Way::Replaying
+    }
+
+    /// Are calls recorded that may be a round?
+    fn records_round(&self) -> bool {
+        self.recording.round() > 0
     }
 
     /// Is it, after so many calls, a round of about so many?
@@ -152,16 +158,16 @@ impl Heap {
         let (used, now, made) = (self.used_now(), self.calls(), self.stats.allocations);
         let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);
-        if let Some(first) = &mut self.replay.first {
-            if !again.is_some_and(|round| first.has_many(round)) {
-                return;
-            }
-            self.watch_anew();
-        } else if self.replay.way == Way::Recording {
+        if let Some(first) = &mut self.replay.first
+            && again.is_some_and(|round| first.has_many(round))
+        {
+            self.forget_first();
+        }
+        if self.replay.records_round() {
             if before - self.replay.rounds.low().min(before) <= self.needed / PART {
                 return;
             }
-            self.watch_anew(); // it was a part of a longer round
+            self.forget_round(); // it was a part of a longer one
         }
         if now.all() == 0
             && let Some(own) = own
@@ -206,18 +212,37 @@ impl Heap {
     /// What is recorded is of no use: something happened that is not on the tape.
     pub(super) fn spoil_tape(&mut self) {
         if self.replay.way == Way::Recording {
+            self.replay.first = None;
             self.stop_recording();
         }
     }
 
+    /// The round that is recorded is none.
     fn stop_recording(&mut self) {
         let (now, recording) = (self.calls(), &self.replay.recording);
-        match (&self.replay.first, recording.has_period()) {
-            (Some(_), _) => {}
-            (None, true) => self.replay.failed(now, recording.round()),
-            (None, false) => self.replay.wasted += recording.made(),
+        match recording.has_period() {
+            true => self.replay.failed(now, recording.round()),
+            false => self.replay.wasted += recording.made(),
         }
-        self.watch_anew();
+        self.forget_round();
+    }
+
+    fn forget_round(&mut self) {
+        self.replay.recording = Recording::default();
+        self.go_on_recording();
+    }
+
+    fn forget_first(&mut self) {
+        self.replay.first = None;
+        self.go_on_recording();
+    }
+
+    /// Something may be recorded still.
+    fn go_on_recording(&mut self) {
+        self.replay.way = Way::Recording;
+        if self.replay.first.is_none() && !self.replay.records_round() {
+            self.watch_anew();
+        }
     }
 
     fn watch_anew(&mut self) {
@@ -270,70 +295,96 @@ impl Heap {
 
     /// Before a recorded allocation: can what was recorded be replayed?
     fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64) {
-        let (changes, sheds) = (self.pages.changes, self.will_shed(ample));
-        let crowded = self.is_crowded();
-        let (recording, of_heap) = (&mut self.replay.recording, self.stats.allocations);
-        // what is replayed sheds nothing any more
-        let (goes_on, whole, made) = match &mut self.replay.first {
-            Some(first) => {
-                let goes_on = !crowded && first.goes_on(of_heap, changes);
-                (goes_on, goes_on && !sheds && first.is_round(), first.made())
-            }
-            None => {
-                let goes_on = recording.goes_on();
-                let may = goes_on && !(sheds && recording.has_moved(changes));
-                let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
-                (goes_on, whole, recording.made())
-            }
-        };
-        if whole || !goes_on {
-            // somebody may have come since, and others' calls are not on the tape
-            self.shut_for_tape(own);
-            let all = self.calls().since(self.replay.begun).all();
-            if !whole || all != made || !self.may_tape(own) {
-                return self.stop_recording();
-            }
-            if let Some(first) = &mut self.replay.first {
-                let Some(notes) = first.take_notes() else {
-                    return self.stop_recording();
-                };
-                self.replay.recording = Recording::of_round(notes);
-            }
-            self.replay.recording.begin();
-            self.begin_to_read(own);
-            let heard = match self.is_beyond_reach(self.replay.arena) {
-                true => self.replay.recording.low_points(),
-                false => Vec::new(),
-            };
-            let steps = self.replay.recording.steps();
-            self.replay.tape.begin(self.replay.arena, steps, &heard);
-            (self.replay.way, self.replay.heard) = (Way::Replaying, None);
-            self.look_for_peak();
-            self.replay.peaks_from = Progress::default();
+        let sheds = self.will_shed(ample); // what is replayed sheds nothing any more
+        self.consider_first(own, sheds);
+        if self.replay.way == Way::Recording && self.replay.records_round() {
+            self.consider_recording(own, sheds);
         }
+    }
+
+    /// The same of all calls so far.
+    fn consider_first(&mut self, own: &Arc<Cache>, sheds: bool) {
+        let (crowded, of_heap) = (self.is_crowded(), self.stats.allocations);
+        let Some(first) = &mut self.replay.first else {
+            return;
+        };
+        if crowded || !first.goes_on(of_heap, self.pages.changes) {
+            return self.forget_first();
+        }
+        if !sheds && first.is_round() {
+            let made = first.made();
+            let notes = first.take_notes();
+            match notes.filter(|_| self.is_all_noted(own, Calls::default(), made)) {
+                Some(notes) => self.begin_replay(own, Recording::of_round(notes), true),
+                None => self.spoil_tape(),
+            }
+        }
+    }
+
+    /// The same of a round.
+    fn consider_recording(&mut self, own: &Arc<Cache>, sheds: bool) {
+        let (changes, recording) = (self.pages.changes, &mut self.replay.recording);
+        let goes_on = recording.goes_on();
+        let may = goes_on && !(sheds && recording.has_moved(changes));
+        let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
+        let made = recording.made();
+        if whole && self.is_all_noted(own, self.replay.begun, made) {
+            let recording = mem::take(&mut self.replay.recording);
+            self.begin_replay(own, recording, false);
+        } else if whole || !goes_on {
+            self.stop_recording();
+        }
+    }
+
+    /// Is there nothing that speaks against a replay? Somebody may have come since then, and others' calls were not noted.
+    fn is_all_noted(&self, own: &Arc<Cache>, begun: Calls, made: u64) -> bool {
+        self.shut_for_tape(own);
+        self.calls().since(begun).all() == made && self.may_tape(own)
+    }
+
+    fn begin_replay(&mut self, own: &Cache, mut recording: Recording, is_first: bool) {
+        recording.begin();
+        self.begin_to_read(own);
+        let heard = match self.is_beyond_reach(self.replay.arena) {
+            true => recording.low_points(),
+            false => Vec::new(),
+        };
+        self.replay
+            .tape
+            .begin(self.replay.arena, recording.steps(), &heard);
+        (self.replay.recording, self.replay.is_first) = (recording, is_first);
+        (self.replay.way, self.replay.heard) = (Way::Replaying, None);
+        self.look_for_peak();
+        self.replay.peaks_from = Progress::default();
     }
 
     /// An allocation was served that is to be recorded.
     pub fn note_alloc(&mut self, own: &Cache, at: u64, bytes: u64) {
         if self.replay.way == Way::Recording && own.arena == self.replay.arena {
             if let Some(first) = &mut self.replay.first {
-                return first.alloc(at, bytes);
+                first.alloc(at, bytes);
             }
-            let block = self.find_block(at).expect("it was handed out");
-            self.note(Step::Alloc { bytes, at }, block);
+            if self.replay.records_round() {
+                let block = self.find_block(at).expect("it was handed out");
+                let extent = self.extent_of(block);
+                self.note(Step::Alloc { bytes, at }, extent);
+            }
         }
     }
 
-    fn note(&mut self, step: Step, block: Block) {
+    fn extent_of(&self, block: Block) -> Extent {
         let slab = match block {
             Block::Large(_) => None,
             Block::Small(slab, _) => Some(self.slabs.get(slab).base),
         };
         let bytes = self.block_bytes(block);
-        let (extent, changes) = (Extent { bytes, slab }, self.pages.changes);
-        match (&mut self.replay.first, step) {
-            (Some(first), Step::Free { at, .. }) => first.free(at, extent),
-            _ => self.replay.recording.note(step, extent, changes),
+        Extent { bytes, slab }
+    }
+
+    /// Of a round.
+    fn note(&mut self, step: Step, block: Extent) {
+        if self.replay.records_round() {
+            self.replay.recording.note(step, block, self.pages.changes);
         }
     }
 
@@ -346,8 +397,12 @@ impl Heap {
             Way::Recording => {
                 // whoever frees what is no block will hear of it
                 let block = self.find_block(at).ok()?;
-                let bytes = self.block_bytes(block);
-                self.note(Step::Free { bytes, at }, block);
+                let extent = self.extent_of(block);
+                if let Some(first) = &mut self.replay.first {
+                    first.free(at, extent);
+                }
+                let bytes = extent.bytes;
+                self.note(Step::Free { bytes, at }, extent);
                 let open = own.gate.is_shut_only(Shut::Taped);
                 let kept = open.then(|| own.keep_inside(at))?;
                 kept.map(|bytes| (bytes, None))
@@ -488,26 +543,37 @@ impl Heap {
         if self.is_beyond_reach(arena) {
             self.cover_replayed(arena, progress);
         }
-        if !self.replay.recording.has_period() && progress.rounds == 0 {
-            // it was a wrong guess
-            match &mut self.replay.first {
-                Some(first) => {
-                    let recording = std::mem::take(&mut self.replay.recording);
-                    first.resume(recording.into_notes(), progress.steps);
-                }
-                None => self.replay.recording.resume(progress.steps, self.pages.changes),
-            }
-            self.replay.way = Way::Recording;
-            return self.tune_caches();
-        }
-        let (now, round) = (self.calls(), self.replay.recording.round());
-        self.replay.rounds.forget(now);
-        match progress.rounds >= WORTH && !self.replay.reader.goes_too_often() {
-            true => self.replay.failures = 0,
-            false => self.replay.failed(now, round),
-        }
-        self.watch_anew();
+        self.learn_from_replay(progress);
         self.tune_caches();
+    }
+
+    /// A replay has ended: is something recorded still, or anew?
+    fn learn_from_replay(&mut self, progress: Progress) {
+        let now = self.calls();
+        let recording = mem::take(&mut self.replay.recording);
+        let wrong = !recording.has_period() && progress.rounds == 0; // it was guessed
+        let round = recording.round();
+        let first = match (self.replay.first.take(), self.replay.is_first) {
+            (Some(mut first), false) => first.repeat(recording.notes(), progress).then_some(first),
+            (Some(mut first), true) if wrong => {
+                let goes_on = first.resume(recording.into_notes(), progress.steps);
+                self.replay.first = goes_on.then_some(first);
+                return self.go_on_recording();
+            }
+            _ => None,
+        };
+        self.replay.first = first;
+        if wrong {
+            self.replay.recording = recording;
+            self.replay.recording.resume(progress.steps, self.pages.changes);
+        } else {
+            self.replay.rounds.forget(now);
+            match progress.rounds >= WORTH && !self.replay.reader.goes_too_often() {
+                true => self.replay.failures = 0,
+                false => self.replay.failed(now, round),
+            }
+        }
+        self.go_on_recording();
     }
 
     /// The books have made up for what such a stream did, and it may never be named again: is there an event for all of it?
@@ -517,50 +583,5 @@ impl Heap {
             true => drop(self.count_uncovered(stream)),
             false => self.want_event(stream),
         }
-    }
-
-    /// All that is free may be in use by a stream's work up to now, in whatever mapping.
-    fn use_all_free(&mut self, stream: u32) {
-        if stream == COMMON {
-            return; // nothing is ever at work
-        }
-        let free = [COMMON, stream].map(|arena| {
-            self.arena(arena)
-                .bins
-                .descending(&self.space.nodes, 0)
-                .collect::<Vec<_>>()
-        });
-        let free: Vec<NodeId> = free.into_iter().flatten().collect();
-        for &id in &free {
-            self.pull_free(id);
-            self.space.nodes[id].kind = Kind::Busy;
-        }
-        self.arena_mut(stream).advance();
-        for id in free {
-            self.put_free(id, stream);
-        }
-        let seq = self.arena(stream).seq;
-        self.note_all_small(stream, seq);
-        self.pages.used_everywhere(stream, seq);
-    }
-
-    /// A block is live where nothing is.
-    fn place(&mut self, at: u64, block: Extent, stream: u32) {
-        let Extent { bytes, slab } = block;
-        match slab {
-            Some(base) => {
-                let class = class_of(bytes, 0).expect("a slab's");
-                self.place_small(at, base, class, stream);
-            }
-            None => {
-                let node = self.claim(at, bytes);
-                let seq = self.arena(stream).seq;
-                let node = &mut self.space.nodes[node];
-                (node.kind, node.owner, node.seq) = (Kind::Live, stream, seq);
-                self.set_used(self.stats.used + bytes);
-                self.directory.begin(at, bytes, stream != COMMON);
-            }
-        }
-        self.took(stream, bytes);
     }
 }
