@@ -211,6 +211,40 @@ mod tests {
     }
 
     #[test]
+    fn a_round_among_them_that_is_replayed_is_as_if_its_calls_had_been_made() {
+        let [mut one, mut other] = [First::new(NONE), First::new(NONE)];
+        let round: VecDeque<Note> = {
+            all_but_one(&mut one, 50);
+            let mut round = First::new(NONE);
+            all_but_one(&mut round, 60);
+            round.free(0, BLOCK);
+            round.notes
+        };
+        all_but_one(&mut other, 50);
+        assert!(one.repeat(&round, Progress { rounds: 2, steps: 70 }));
+        for _ in 0..3 {
+            all_but_one(&mut other, 60);
+            other.free(0, BLOCK);
+        }
+        other.notes.truncate(one.notes.len());
+        let steps = |first: &First| first.notes.iter().map(Note::step).collect::<Vec<_>>();
+        assert_eq!(steps(&one), steps(&other));
+        assert_eq!(one.live, 1 + 60 - 10);
+        let many = STEPS as u64 / 120;
+        assert!(
+            !one.repeat(
+                &round,
+                Progress {
+                    rounds: many,
+                    steps: 0
+                }
+            ),
+            "too many"
+        );
+        assert_eq!(one.made(), other.made(), "none of them");
+    }
+
+    #[test]
     fn after_a_wrong_guess_it_takes_twice_as_many() {
         let mut first = First::new(NONE);
         let mut guesses = Vec::new();

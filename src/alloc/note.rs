@@ -264,6 +264,60 @@ mod tests {
 
     const LARGE: u64 = 512 << 10;
 
+    /// Calls of 512 B each, of which so many allocate first, some of these free, and so on.
+    fn calls(lengths: &[usize]) -> VecDeque<Note> {
+        let block = Extent {
+            bytes: 512,
+            slab: None,
+        };
+        let kinds = lengths.iter().enumerate();
+        let kinds = kinds.flat_map(|(number, &length)| std::iter::repeat_n(number % 2 == 0, length));
+        let step = |alloc: bool| match alloc {
+            true => Step::Alloc { bytes: 1, at: 512 },
+            false => Step::Free { bytes: 512, at: 512 },
+        };
+        kinds
+            .map(|alloc| Note::new(step(alloc), block, Some(1)))
+            .collect()
+    }
+
+    #[test]
+    fn what_was_done_by_many_calls_is_the_sum_of_what_each_has_done() {
+        let notes = calls(&[EVERY, 10, 7, EVERY + 3, 2 * EVERY, 1, 1, EVERY - 2, 3, 2 * EVERY]);
+        let sums = Sums::of(&notes);
+        // after how many calls of which round
+        let place = |number: usize| Progress {
+            rounds: (number / notes.len()) as u64,
+            steps: number % notes.len(),
+        };
+        let (mut done, mut more) = (Done::default(), vec![0]);
+        for (number, note) in notes.iter().cycle().take(3 * notes.len()).enumerate() {
+            done.add(note);
+            // what is left in use is a round's alone: as much as before its first call
+            if (number + 1) % notes.len() == 0 {
+                done.more = 0;
+            }
+            more.push(done.more);
+            let until = sums.until(&notes, place(number + 1));
+            assert_eq!((until.calls, until.more), (done.calls, done.more), "{number}");
+        }
+        let whole = sums.all.more;
+        assert!(whole != 0, "the last call of a round counts with it");
+        for from in 0..more.len() {
+            for to in (from..more.len()).step_by(7) {
+                let made = (from + 1..=to).map(|number| match number % notes.len() {
+                    0 => whole,
+                    _ => more[number],
+                });
+                assert_eq!(
+                    sums.peak(&notes, place(from), place(to)),
+                    made.max(),
+                    "{from} {to}"
+                );
+            }
+        }
+    }
+
     /// Two rounds, of which the first one leaves a bit more, and blocks that hardly matter.
     #[test]
     fn calls_are_low_where_much_was_freed_and_hardly_anything_is_left() {

@@ -11,7 +11,7 @@
 //! goes (Bellare, Micciancio, "A new paradigm for collision-free hashing", 1997); then by the blocks themselves.
 //!
 //! That is not enough: two blocks of a length may have changed places, and the next call frees one of them. So
-//! a block is told by the turn at which it came, too.
+//! a block is told by how many calls ago it came, too.
 //!
 //! The window slides: where a block that lasts from one round to the next has another place each time, rounds may be whole from
 //! another call on. If none is, the window is made twice as long: two blocks may take turns.
@@ -323,7 +323,7 @@ impl Recording {
 
     /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
     pub fn difference(&self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
-        difference(self.notes.iter().take(steps), self.first(), self.window)
+        difference(self.notes.iter().take(steps), steps == self.window)
     }
 
     /// What was done if it was repeated up to there.
@@ -346,7 +346,6 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
-    use super::super::note::EVERY;
     use super::super::rounds::Calls;
     use super::*;
 
@@ -402,6 +401,24 @@ mod tests {
         }
         let first = whole.iter().position(|&whole| whole);
         assert!(first.is_none_or(|_| recording.window == 8), "{whole:?}");
+    }
+
+    /// Each round's result is kept until the next one's is there, at the same two places in turn: both came at the same turn.
+    #[test]
+    fn a_block_that_is_kept_until_the_next_one_is_there_is_not_the_same() {
+        let mut recording = Recording::new(4).expect("short");
+        let mut whole = Vec::new();
+        for round in 0..12 {
+            whole.push(alloc(&mut recording, 8 - round % 2));
+            whole.push(alloc(&mut recording, 9));
+            free(&mut recording, 9);
+            free(&mut recording, 7 + round % 2); // the last round's
+        }
+        let first = whole.iter().position(|&whole| whole);
+        assert!(
+            first.is_some() && recording.window == 8,
+            "it takes two rounds: {whole:?}"
+        );
     }
 
     #[test]
@@ -548,27 +565,6 @@ mod tests {
             }
             assert_eq!(recording.guesses_round(now), now == NONE);
             assert!(!recording.guesses_round(now), "twice");
-        }
-    }
-
-    #[test]
-    fn what_was_done_by_many_calls_is_the_sum_of_what_each_has_done() {
-        let mut recording = Recording::new(6 * EVERY as u64).expect("short");
-        let mut done = vec![Done::default()];
-        for at in 0..3 * EVERY as u64 {
-            recording.note(Step::Alloc { bytes: 1, at }, BLOCK, NONE);
-            recording.note(Step::Free { bytes: 512, at }, BLOCK, NONE);
-        }
-        recording.begin();
-        for note in &recording.notes {
-            let mut next = *done.last().expect("one");
-            next.add(note);
-            done.push(next);
-        }
-        for (steps, part) in done.iter().enumerate() {
-            let sum = recording.done(Progress { rounds: 7, steps });
-            let allocs = part.calls.allocs + 7 * 3 * EVERY as u64;
-            assert_eq!((sum.calls.allocs, sum.more), (allocs, part.more), "{steps}");
         }
     }
 
