@@ -92,6 +92,11 @@ impl Replay {
         self.way == Way::Watching
     }
 
+    /// Are calls recorded?
+    pub fn is_recording(&self) -> bool {
+        self.way == Way::Recording
+    }
+
     /// Do the books lag behind?
     #[inline(always)]
     pub fn is_on(&self) -> bool {

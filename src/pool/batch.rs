@@ -119,8 +119,17 @@ impl Pool {
         };
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching() {
+            if heap.replay.is_recording() && self.may_tape() {
+                let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
+                heap.watch_rounds(own.map(|own| &own.cache));
+            }
             drop(heap);
-            return self.fill_singly(own, sizes, stream, out);
+            self.fill_singly(own, sizes, stream, out)?;
+            let mut heap = self.books_as_they_are();
+            if heap.replay.is_recording() {
+                heap.watch_batch();
+            }
+            return Ok(());
         }
         if !self.is_in_order(&mut heap, stream) {
             drop(heap);
