@@ -37,6 +37,8 @@ pub struct First {
     rounds_at: u64,
     /// Mappings that had been removed before.
     removed: u64,
+    /// A round among them was replayed.
+    had_round: bool,
 }
 
 impl First {
@@ -49,6 +51,7 @@ impl First {
             look_at: BELIEVED,
             rounds_at: 0,
             removed: changes.removed,
+            had_round: false,
         }
     }
 
@@ -151,7 +154,13 @@ impl First {
         let made = notes.iter().cycle().take(if room { more } else { 0 });
         made.for_each(|&note| self.add(note));
         self.notes.reserve(self.live + 1);
+        self.had_round = true;
         room
+    }
+
+    /// Was a round among them replayed?
+    pub fn had_round(&self) -> bool {
+        self.had_round
     }
 
     fn add(&mut self, note: Note) {

@@ -92,9 +92,9 @@ impl Replay {
         self.way == Way::Watching
     }
 
-    /// Are calls recorded?
-    pub fn is_recording(&self) -> bool {
-        self.way == Way::Recording
+    /// Are first calls noted, among which a round was replayed? It may come again.
+    pub fn had_round(&self) -> bool {
+        self.way == Way::Recording && self.first.as_ref().is_some_and(First::had_round)
     }
 
     /// Do the books lag behind?
@@ -182,8 +182,9 @@ impl Heap {
             return self.record(own, Recording::default());
         }
         let Some(round) = again else { return };
-        // where each round has an event
-        let short = own.is_some_and(|own| self.is_beyond_reach(own.arena)) && round < LAST as u64;
+        // where each round has an event, or beside first calls, which would be given up for it soon
+        let wanted = self.replay.first.is_none() && !own.is_some_and(|own| self.is_beyond_reach(own.arena));
+        let short = !wanted && round < LAST as u64;
         if !short
             && self.replay.is_worth_recording(round, now)
             && let Some(own) = own

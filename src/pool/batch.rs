@@ -119,14 +119,14 @@ impl Pool {
         };
         let mut heap = self.books_as_they_are();
         if !heap.replay.is_watching() {
-            if heap.replay.is_recording() && self.may_tape() {
+            if heap.replay.had_round() && self.may_tape() {
                 let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
                 heap.watch_rounds(own.map(|own| &own.cache));
             }
             drop(heap);
             self.fill_singly(own, sizes, stream, out)?;
             let mut heap = self.books_as_they_are();
-            if heap.replay.is_recording() {
+            if heap.replay.had_round() {
                 heap.watch_batch();
             }
             return Ok(());
