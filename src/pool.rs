@@ -15,6 +15,7 @@ mod chunks;
 mod copies;
 mod export;
 mod frees;
+mod guests;
 mod import;
 mod miss;
 mod order;
@@ -240,10 +241,12 @@ impl Pool {
             return Ok(at);
         }
         let mut heap = self.books_as_they_are();
-        if !heap.replay.is_watching()
-            && let Some(at) = self.alloc_taped(&mut heap, own, bytes, align, stream)
-        {
-            return Ok(at);
+        if !heap.replay.is_watching() {
+            let answer;
+            (heap, answer) = self.alloc_taped(heap, own, (bytes, align), stream);
+            if let Some(at) = answer {
+                return Ok(at);
+            }
         }
         if !self.is_in_order(&mut heap, stream) {
             drop(heap);
@@ -275,7 +278,7 @@ impl Pool {
         let before = self.alloc_before(&mut heap, own, bytes, align);
         if let Some(at) = before.or_else(|| heap.alloc(bytes, align, index)) {
             heap.stats.hits += 1;
-            self.note_alloc(&mut heap, own, at, bytes);
+            self.note_alloc(&mut heap, own, index, at, bytes);
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             let short = heap.is_look_due();
             drop(heap);
@@ -285,7 +288,7 @@ impl Pool {
         }
         drop(heap);
         let at = self.miss(own, bytes, align, *stream)?;
-        self.note_alloc(&mut self.books_as_they_are(), own, at.0, bytes);
+        self.note_alloc(&mut self.books_as_they_are(), own, index, at.0, bytes);
         Ok(self.announced(at, bytes))
     }
 
@@ -301,7 +304,11 @@ impl Pool {
     /// The block is also used on `stream`: its free waits for that stream's work too.
     pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
         let stream = self.name(stream)?;
-        let mut heap = self.books_for(&stream)?;
+        let mut heap = self.books_as_they_are();
+        if !self.may_share_beside_replay(&heap, at, &stream) {
+            drop(heap);
+            heap = self.books_for(&stream)?;
+        }
         let block = heap.find_block(at.0)?;
         if let Some(line) = stream.line {
             heap.record_use(block, line);

@@ -43,7 +43,8 @@ impl Heap {
         let nodes = &self.space.nodes;
         let fits = |&id: &NodeId| round_up(nodes[id].start, align) + len <= nodes[id].end();
         let find = |arena: u32| self.arena(arena).bins.ascending(nodes, len).find(fits);
-        find(stream).or_else(|| find(COMMON))
+        let common = || find(COMMON).filter(|_| !self.replay.is_on());
+        find(stream).or_else(common)
     }
 
     #[inline(always)]
@@ -54,12 +55,15 @@ impl Heap {
         } else {
             self.arena(stream).bins.best(nodes, len)
         };
-        let common = self.arena(COMMON).bins.best(nodes, len);
+        let common = match self.replay.is_on() {
+            true => NIL, // a guest's request: what is everybody's may be the round's
+            false => self.arena(COMMON).bins.best(nodes, len),
+        };
         match (own, common) {
             (NIL, NIL) => None,
             (own, NIL) => Some(own),
             (NIL, common) => Some(common),
-            (own, _) if self.sharing.is_apart() => Some(own),
+            (own, _) if self.sharing.is_apart() || self.is_guest(stream) => Some(own),
             (own, common) => Some(if nodes[common].len < nodes[own].len {
                 common
             } else {
@@ -184,8 +188,9 @@ impl Heap {
     pub(super) fn joins(&self, id: NodeId, owner: u32, like: Option<(u64, bool)>) -> bool {
         id != NIL && {
             let node = &self.space.nodes[id];
-            // a capture would keep what it took in
-            let takes_in = |other| other == COMMON && like.is_none() && self.capture_of(owner).is_none();
+            // a capture would keep what it took in, and a replayed round may use it
+            let may = || like.is_none() && self.capture_of(owner).is_none() && !self.replay.is_on();
+            let takes_in = |other| other == COMMON && may();
             let is_like = || like.is_none_or(|(covered, beyond)| (node.seq > covered) == beyond);
             node.kind == Kind::Free && (node.owner == owner && is_like() || takes_in(node.owner))
         }

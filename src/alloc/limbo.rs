@@ -153,8 +153,8 @@ impl Heap {
         });
     }
 
-    /// Frees, for everybody, the held-back blocks whose streams are done. Looks at a bounded number.
-    pub(super) fn release_limbo(&mut self) -> bool {
+    /// Frees, for everybody, the held-back blocks whose streams are done; those of guests of a replay for these. Looks at a bounded number.
+    pub fn release_limbo(&mut self) -> bool {
         let mut any = false;
         for _ in 0..self.limbo.len().min(256) {
             let held = self.limbo.pop_front().expect("an entry");
@@ -163,11 +163,19 @@ impl Heap {
                 self.limbo.push_back(held);
                 continue;
             }
+            let to = match self.replay.is_on() {
+                true => self.guest_of_held(&held),
+                false => Some(COMMON),
+            };
+            let Some(to) = to else {
+                self.limbo.push_back(held);
+                continue;
+            };
             any = true;
             match self.space.find(held.at) {
                 Found::Start(id) if self.space.nodes[id].kind == Kind::Limbo => {
                     self.stats.pending -= self.space.nodes[id].len;
-                    self.put_free(id, COMMON);
+                    self.put_free(id, to);
                 }
                 Found::Start(id) | Found::Inside(id) => {
                     let slab = self.space.nodes[id].slab;

@@ -25,6 +25,16 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// Of rounds of so many calls hardly any page has moved until now, after so many.
+    pub fn few_until(calls: usize, round: usize, changes: Changes) -> Moves {
+        Moves {
+            last: Some(round as u64 / FEW),
+            calls,
+            changes: changes.all(),
+            misled: false,
+        }
+    }
+
     /// After so many calls: was that a round, of so many? Blocks were led in it if that was wanted and `may`.
     pub fn look(&mut self, calls: usize, round: usize, changes: Changes, may: bool) {
         if calls == 0 {

@@ -98,6 +98,10 @@ pub struct Arena {
     pub patience: Patience,
     /// What it has taken in this round.
     pub(super) taken: Taken,
+    /// Allocations of its that the heap served.
+    pub(super) served: u64,
+    /// Bytes that it has had of the heap, less those freed on it.
+    pub(super) holds: i64,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
     /// Of these bytes, those of strays.
@@ -130,6 +134,8 @@ impl Arena {
             strays: StrayList::default(),
             patience: Patience::default(),
             taken: Taken::default(),
+            served: 0,
+            holds: 0,
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
             unrecorded_strays: 0,
@@ -442,7 +448,7 @@ impl Heap {
     fn absorb_complete_of(&mut self, shares: impl Fn(u32) -> bool) -> bool {
         let mut any = self.release_limbo();
         for stream in self.streams() {
-            if shares(stream) {
+            if shares(stream) && !self.keeps_to_itself(stream) {
                 let completed = self.arena(stream).completed;
                 any |= self.absorb(stream, completed, COMMON);
             }
@@ -470,7 +476,7 @@ impl Heap {
             .collect();
         let mut any = false;
         for (other, seq) in known {
-            if self.arenas[other as usize].is_some() {
+            if self.arenas[other as usize].is_some() && !self.keeps_to_itself(other) {
                 any |= self.absorb(other, seq, stream);
             }
         }

@@ -47,11 +47,12 @@ impl Heap {
         self.shut_out_others(own, Shut::Away);
     }
 
-    /// After so many calls of the replay comes one of the thread of this cache, which reads the tape from now on. False: it may not.
-    pub(super) fn may_read(&mut self, own: &Cache, calls: u64) -> bool {
+    /// There comes a call of the thread of this cache, which reads the tape from now on. False: it may not.
+    pub(super) fn may_read(&mut self, own: &Cache) -> bool {
         if !own.gate.is_shut(Shut::Away) {
             return true;
         }
+        let calls = self.replayed_calls();
         let may = self.replay.reader.hand_over(calls);
         if may {
             self.shut_out_others(own, Shut::Away);

@@ -307,18 +307,38 @@ impl Recording {
         self.sums = Sums::of(&self.notes);
     }
 
-    /// It was a wrong guess that the calls come again, but for the first of them: these are recorded as if they had been made one by one.
-    pub fn resume(&mut self, steps: usize, changes: Changes) {
+    /// The window's calls came again, so many times: they are recorded as if they had been made one by one. The next call is another one, or
+    /// a guest has changed what there is.
+    pub fn resume(&mut self, progress: Progress, changes: Changes) {
         self.sums = Sums::default();
+        if progress.rounds > 0 {
+            self.repeat(progress.rounds as usize, changes);
+        }
         let again: Vec<_> = self
             .notes
             .iter()
-            .take(steps)
+            .take(progress.steps)
             .map(|note| (note.step(), note.block()))
             .collect();
         again
             .into_iter()
             .for_each(|(step, block)| self.note(step, block, changes));
+    }
+
+    /// The same for whole rounds.
+    fn repeat(&mut self, rounds: usize, changes: Changes) {
+        let (first, more) = (self.first(), rounds * self.notes.len());
+        // what came in the window and lasts came again in each
+        for came in self.came.values_mut().filter(|came| **came >= first) {
+            *came += more;
+        }
+        self.made += more;
+        if !self.exact {
+            self.round = self.notes.len();
+            self.set_window(self.round); // it was guessed
+        }
+        (self.since, self.look_from) = (self.made, self.made + 1);
+        self.moves = Moves::few_until(self.made, self.round, changes);
     }
 
     /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
@@ -542,7 +562,7 @@ mod tests {
                 assert_eq!(number, 4);
                 guesses += 1;
                 recordings[1].begin();
-                recordings[1].resume(2, NONE);
+                recordings[1].resume(Progress { rounds: 0, steps: 2 }, NONE);
             }
             if guesses == 0 || number > 5 {
                 recordings[1].note(step, BLOCK, NONE);

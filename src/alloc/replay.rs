@@ -25,7 +25,9 @@ use super::cache::{Cache, ThreadId};
 use super::first::First;
 use super::flush::Whose;
 use super::gate::Shut;
+use super::guests::Guests;
 use super::heap::{Block, Heap};
+use super::lists::LONG;
 use super::note::{Done, Extent};
 use super::order::COMMON;
 use super::period::LAST;
@@ -34,7 +36,6 @@ use super::recording::Recording;
 use super::rounds::{Calls, Rounds, alike};
 use super::tape::{Progress, Step, Tape};
 use crate::base::units::Addr;
-use crate::observe::stats::Stats;
 use std::mem;
 use std::sync::Arc;
 
@@ -65,8 +66,8 @@ pub struct Replay {
     rounds: Rounds,
     /// Whose calls are recorded or replayed, and what had been called when that began.
     arena: u32,
-    begun: Calls,
-    recording: Recording,
+    pub(super) begun: Calls,
+    pub(super) recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
     first: Option<First>,
     /// It is these that are replayed.
@@ -79,8 +80,10 @@ pub struct Replay {
     wasted: u64,
     /// Whose thread reads the tape.
     pub(super) reader: Reader,
+    /// Calls of other streams meanwhile.
+    pub(super) guests: Guests,
     /// How far the replay had come when the peaks were reset.
-    peaks_from: Progress,
+    pub(super) peaks_from: Progress,
     /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
     heard: Option<(Progress, u64)>,
 }
@@ -101,6 +104,11 @@ impl Replay {
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.way == Way::Replaying
+    }
+
+    /// The stream whose calls are recorded or replayed.
+    pub fn host(&self) -> u32 {
+        self.arena
     }
 
     /// Are calls recorded that may be a round?
@@ -127,7 +135,7 @@ impl Replay {
 }
 
 impl Heap {
-    fn calls(&self) -> Calls {
+    pub(super) fn calls(&self) -> Calls {
         Calls {
             allocs: self.allocations(),
             frees: self.frees(),
@@ -142,7 +150,8 @@ impl Heap {
     /// An allocation that the cache did not serve, and no tape: does a round begin?
     #[inline(always)]
     pub fn watch_rounds(&mut self, own: Option<&Arc<Cache>>) {
-        let least = self.stats.used.saturating_sub(self.most_kept());
+        let Some(had) = self.had_by_main(own) else { return };
+        let least = had.saturating_sub(self.most_kept());
         if self
             .replay
             .rounds
@@ -160,7 +169,9 @@ impl Heap {
 
     #[inline(never)]
     fn consider_round(&mut self, own: Option<&Arc<Cache>>) {
-        let (used, now, made) = (self.used_now(), self.calls(), self.stats.allocations);
+        let Some(had) = self.had_by_main(own) else { return };
+        let used = had.saturating_sub(self.bytes_kept_beside(own));
+        let (now, made) = (self.calls(), self.stats.allocations);
         let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);
         if let Some(first) = &mut self.replay.first
@@ -198,21 +209,21 @@ impl Heap {
     fn record(&mut self, own: &Arc<Cache>, recording: Recording) {
         self.shut_for_tape(own);
         (self.replay.way, self.replay.recording) = (Way::Recording, recording);
-        (self.replay.arena, self.replay.begun) = (own.arena, self.calls());
+        (self.replay.arena, self.replay.begun) = (own.arena, self.own_calls());
+        self.replay.guests.begin();
     }
 
     /// Is there nothing in sight by which the next round could differ without a call?
     fn may_tape(&self, own: &Arc<Cache>) -> bool {
-        let alone = match own.arena {
+        let may = match own.arena {
             COMMON => !self.has_streams(),
-            arena => self.is_alone(arena),
+            arena => self.is_main(arena),
         };
-        alone
+        let unshared = self.also_used.is_empty() && self.limbo.is_empty();
+        may && (unshared || self.has_several_streams()) // then what is shared must be apart
             && !self.is_above_threshold()
             && !self.is_crowded()
             && !self.has_several_threads()
-            && self.also_used.is_empty()
-            && self.limbo.is_empty()
     }
 
     /// What is recorded is of no use: something happened that is not on the tape.
@@ -263,9 +274,8 @@ impl Heap {
             self.spoil_tape();
             return None;
         };
-        let progress = self.replay.tape.progress();
-        let calls = progress.map(|progress| self.replay.recording.done(progress).calls.all());
-        calls.is_none_or(|calls| self.may_read(own, calls)).then_some(own)
+        let may = !self.replay.is_on() || self.may_read(own);
+        may.then_some(own)
     }
 
     /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. More than `ample` memory is too much.
@@ -280,7 +290,8 @@ impl Heap {
             Way::Recording if !own.gate.is_shut_only(Shut::Taped) => None,
             Way::Recording => {
                 let before = self.replay.recording.before(bytes);
-                let same = before.and_then(|(at, block)| own.take_this(at, block.piece()));
+                let kept = before.and_then(|(at, block)| own.take_this(at, block.piece()));
+                let same = kept.or_else(|| self.alloc_short_before(own, bytes));
                 let at = same.or_else(|| own.take_inside(bytes, 0))?;
                 self.note_alloc(own, at, bytes);
                 Some(at)
@@ -297,6 +308,17 @@ impl Heap {
         }
         let (at, block) = self.replay.recording.before(bytes)?;
         self.alloc_at(at, block, own.arena)
+    }
+
+    /// The same of one that the cache could serve, but not with that block.
+    fn alloc_short_before(&mut self, own: &Cache, bytes: u64) -> Option<u64> {
+        if bytes > LONG {
+            return None;
+        }
+        self.serve(own.arena);
+        let at = self.alloc_before(own, bytes)?;
+        self.stats.hits += 1;
+        Some(at)
     }
 
     /// Before a recorded allocation: can what was recorded be replayed?
@@ -320,7 +342,8 @@ impl Heap {
         if !sheds && first.is_round() {
             let made = first.made();
             let notes = first.take_notes();
-            match notes.filter(|_| self.is_all_noted(own, Calls::default(), made)) {
+            let noted = self.is_all_noted(own, Calls::default(), made);
+            match notes.filter(|notes| noted && self.keeps_guests_apart(notes)) {
                 Some(notes) => self.begin_replay(own, Recording::of_round(notes), true),
                 None => self.spoil_tape(),
             }
@@ -334,10 +357,14 @@ impl Heap {
         let may = goes_on && !(sheds && recording.has_moved(changes));
         let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
         let made = recording.made();
-        if whole && self.is_all_noted(own, self.replay.begun, made) {
-            let recording = mem::take(&mut self.replay.recording);
-            self.begin_replay(own, recording, false);
-        } else if whole || !goes_on {
+        let noted = whole && self.is_all_noted(own, self.replay.begun, made);
+        let recording = mem::take(&mut self.replay.recording);
+        if noted && self.keeps_guests_apart(recording.notes()) {
+            return self.begin_replay(own, recording, false);
+        }
+        self.replay.recording = recording;
+        // what is a guest's just now may have another place the next time
+        if whole && !noted || !goes_on {
             self.stop_recording();
         }
     }
@@ -345,12 +372,13 @@ impl Heap {
     /// Is there nothing that speaks against a replay? Somebody may have come since then, and others' calls were not noted.
     fn is_all_noted(&self, own: &Arc<Cache>, begun: Calls, made: u64) -> bool {
         self.shut_for_tape(own);
-        self.calls().since(begun).all() == made && self.may_tape(own)
+        self.own_calls().since(begun).all() == made && self.may_tape(own)
     }
 
     fn begin_replay(&mut self, own: &Cache, mut recording: Recording, is_first: bool) {
         recording.begin();
         self.begin_to_read(own);
+        self.replay.guests.begin();
         let heard = match self.is_beyond_reach(self.replay.arena) {
             true => recording.low_points(),
             false => Vec::new(),
@@ -457,50 +485,6 @@ impl Heap {
         stream != COMMON && self.arena(stream).is_beyond_reach()
     }
 
-    /// Adds to the figures of the books what they know nothing of yet: where more is in use less is free. How long the longest extent
-    /// of that is nobody knows.
-    pub(super) fn add_replayed(&self, stats: &mut Stats) {
-        let progress = self.replay.tape.progress().unwrap_or_default();
-        let Done { calls, mut more } = self.replay.recording.done(progress);
-        stats.allocations = stats.allocations.wrapping_add(calls.allocs);
-        stats.hits = stats.hits.wrapping_add(calls.allocs);
-        stats.frees = stats.frees.wrapping_add(calls.frees);
-        stats.used = stats.used.wrapping_add_signed(more);
-        stats.used_peak = stats.used_peak.max(self.replayed_peak(progress));
-        for part in [&mut stats.free, &mut stats.cached, &mut stats.idle] {
-            let left = part.saturating_add_signed(-more);
-            more -= *part as i64 - left as i64;
-            *part = left;
-        }
-    }
-
-    /// The most that was in use in what was replayed since the peaks were reset; 0 if nothing was.
-    fn replayed_peak(&self, progress: Progress) -> u64 {
-        let most = self.replay.recording.peak(self.replay.peaks_from, progress);
-        most.map_or(0, |most| self.used_now().saturating_add_signed(most))
-    }
-
-    /// The peaks are reset. Gives what is in use now.
-    pub(super) fn reset_replayed_peak(&mut self) -> u64 {
-        let progress = self.replay.tape.progress().unwrap_or_default();
-        self.replay.peaks_from = progress;
-        let Done { more, .. } = self.replay.recording.done(progress);
-        self.used_now().saturating_add_signed(more)
-    }
-
-    /// Bytes of the block that begins at an address, if one does. To ask ends no replay unless it was freed in it.
-    pub fn bytes_at(&mut self, at: u64) -> Option<u64> {
-        if let Some(progress) = self.replay.tape.progress() {
-            match self.replay.recording.latest_of(at, progress.steps) {
-                Some((Step::Alloc { .. }, block)) => return Some(block.bytes),
-                Some((Step::Free { .. }, _)) => self.make_up(),
-                None => {}
-            }
-        }
-        let block = self.find_block(at).ok()?;
-        Some(self.block_bytes(block))
-    }
-
     /// No call is answered from the tape any more. Gives how far it came, if it was on.
     fn end_tape(&mut self) -> Option<Progress> {
         if !self.replay.tape.is_on() {
@@ -539,6 +523,7 @@ impl Heap {
             for &(at, block) in &born {
                 self.place(at, block, arena);
             }
+            self.arena_mut(arena).served += calls.allocs;
             let stats = &mut self.stats;
             stats.allocations = stats.allocations.wrapping_add(calls.allocs);
             stats.hits = stats.hits.wrapping_add(calls.allocs);
@@ -569,15 +554,21 @@ impl Heap {
             _ => None,
         };
         self.replay.first = first;
-        if wrong {
-            self.replay.recording = recording;
-            self.replay.recording.resume(progress.steps, self.pages.changes);
-        } else {
+        let disturbed = self.replay.reader.goes_too_often() || self.replay.guests.are_too_many();
+        let for_guest = self.replay.guests.have_ended(progress);
+        let worth = progress.rounds >= WORTH && !disturbed;
+        if !wrong {
             self.replay.rounds.forget(now);
-            match progress.rounds >= WORTH && !self.replay.reader.goes_too_often() {
+            match worth {
                 true => self.replay.failures = 0,
+                false if for_guest => {}
                 false => self.replay.failed(now, round),
             }
+        }
+        // one call that differs, as where a program looks now and then how far it came, is no reason to forget all
+        if wrong || worth || for_guest {
+            self.replay.recording = recording;
+            self.replay.recording.resume(progress, self.pages.changes);
         }
         self.go_on_recording();
     }

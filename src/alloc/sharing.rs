@@ -231,7 +231,10 @@ impl Heap {
     /// A stream has taken `bytes`.
     #[inline(always)]
     pub(super) fn took(&mut self, stream: u32, bytes: u64) {
-        let taken = &mut self.arena_mut(stream).taken;
+        let arena = self.arena_mut(stream);
+        arena.served += 1;
+        arena.holds += bytes as i64;
+        let taken = &mut arena.taken;
         taken.now += bytes as i64;
         taken.most = taken.most.max(taken.now);
     }
@@ -239,7 +242,9 @@ impl Heap {
     /// They were freed on a stream.
     #[inline(always)]
     pub(super) fn got_back(&mut self, stream: u32, bytes: u64) {
-        self.arena_mut(stream).taken.now -= bytes as i64;
+        let arena = self.arena_mut(stream);
+        arena.holds -= bytes as i64;
+        arena.taken.now -= bytes as i64;
     }
 
     /// A stream has come. It may have been forgotten in this round with blocks that are in use.

@@ -22,7 +22,10 @@ impl Pool {
         if self.books_to_read().is_ok_and(|heap| heap.stats.pending > 0)
             && let Some(_grow) = Turn::try_take(self)
         {
-            self.poll(None, true, false);
+            match self.is_replaying() {
+                true => self.confirm_for_guests(),
+                false => drop(self.poll(None, true, false)),
+            }
         }
     }
 

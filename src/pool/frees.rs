@@ -45,9 +45,9 @@ impl Pool {
         if !heap.replay.is_watching()
             && let Some((bytes, due)) = self.free_taped(&mut heap, own, at, stream)
         {
-            if let (Some(_), Some(own)) = (due, own) {
+            if let Some((number, arena)) = due {
                 drop(heap);
-                self.record_if(due, stream, own.cache.arena);
+                self.record_if(Some(number), stream, arena);
             }
             return Ok(bytes);
         }

@@ -174,6 +174,7 @@ impl Pool {
         if let Some(at) = self.fill(grow, request, said)? {
             return Ok(Some(at));
         }
+        self.books()?.let_guests_share();
         if self.wait_on_streams(request)?
             && let Some(at) = self
                 .again(request)?

@@ -74,8 +74,14 @@ impl Pool {
         let Ok(stream @ Named { line: Some(_), .. }) = self.name(stream) else {
             return;
         };
-        let Ok(mut heap) = self.books() else { return };
+        // what a stream waits for is no reason to end a replay
+        let Ok(mut heap) = self.books_to_read() else {
+            return;
+        };
         if heap.reuse.event_dependencies && !mark.clock.is_empty() {
+            if heap.replay.is_on() && stream.line.is_some_and(|line| heap.known_stream(line).is_none()) {
+                heap.make_up(); // it is no longer one that is known
+            }
             let index = index(&mut heap, stream);
             heap.learn(index, &mark.clock);
         }
@@ -91,7 +97,7 @@ impl Pool {
     /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
     pub fn synchronized(&self, mark: Mark) {
         if self.is_replaying() {
-            return; // there is one stream, and the books have nothing of what it has freed since
+            return; // the books have nothing of what the stream has freed since
         }
         let Ok(mut heap) = self.books() else { return };
         let tidies = mark.whole && heap.has_several_streams();
@@ -153,7 +159,16 @@ impl Pool {
     /// Records an event on each stream within reach, of those `which` are asked for, that has freed something no event covers. Returns
     /// whether anything was recorded. The caller holds `grow`, which keeps a stream from being given up meanwhile.
     pub(super) fn cover(&self, which: impl Fn(u32) -> bool) -> bool {
-        let Ok(mut heap) = self.books() else { return false };
+        let Ok(heap) = self.books() else { return false };
+        drop(heap);
+        self.cover_but_replayed(which)
+    }
+
+    /// The same, though the books may not know of all that was freed.
+    pub(super) fn cover_but_replayed(&self, which: impl Fn(u32) -> bool) -> bool {
+        let Ok(mut heap) = self.books_to_read() else {
+            return false;
+        };
         let uncovered = heap.uncovered(which);
         drop(heap);
         let mut any = false;
@@ -165,7 +180,9 @@ impl Pool {
             let Ok(event) = self.backend.record(name) else {
                 continue;
             };
-            let Ok(mut heap) = self.books() else { return false };
+            let Ok(mut heap) = self.books_to_read() else {
+                return false;
+            };
             heap.add_event(index, event, covers, &mut self.stale.lock());
             any = true;
         }
@@ -197,7 +214,7 @@ impl Pool {
     /// What is complete by now, or so long from now, and whether that is all that was recorded on the streams looked at.
     fn look(&self, asks: Option<u32>, own: bool, notice: Duration) -> (Clock, bool) {
         let mut done = Clock::new();
-        let Ok(heap) = self.books() else {
+        let Ok(heap) = self.books_to_read() else {
             return (done, false);
         };
         let streams = heap.streams().filter(|&stream| own || asks != Some(stream));
@@ -259,6 +276,20 @@ impl Pool {
         drop(heap);
         self.forget_stale();
         any
+    }
+
+    /// Beside a replay: looks what held-back blocks are complete, and lets guests have theirs. The caller holds `grow`.
+    pub(super) fn confirm_for_guests(&self) {
+        let (done, _) = self.look(None, true, Duration::ZERO);
+        let Ok(mut heap) = self.books_to_read() else {
+            return;
+        };
+        heap.complete(&done, &mut self.stale.lock());
+        if heap.replay.is_on() {
+            heap.release_limbo();
+        }
+        drop(heap);
+        self.forget_stale();
     }
 
     /// Waits for the newest event of each stream: all that can be waited for while a capture runs. The caller holds `grow`,

@@ -20,7 +20,7 @@ impl Pool {
     /// Gives back free memory, without waiting for any work unless the memory does so, until at most `keep` bytes are
     /// reserved.
     pub fn trim(&self, keep: u64) -> Result<(), Error> {
-        drop(self.books()?);
+        self.books()?.let_guests_share();
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
@@ -42,7 +42,7 @@ impl Pool {
 
     /// Waits for pending frees, gives back everything that is free, and returns how many bytes that was.
     pub fn squeeze(&self) -> Result<u64, Error> {
-        drop(self.books()?);
+        self.books()?.let_guests_share();
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }

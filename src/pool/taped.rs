@@ -4,6 +4,7 @@
 
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::heap::Heap;
+use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
 use crate::config::MemoryKind;
 use std::sync::atomic::Ordering;
@@ -22,21 +23,24 @@ impl Pool {
 
     /// An allocation while calls are recorded or replayed.
     #[cold]
-    pub(super) fn alloc_taped(
-        &self,
-        heap: &mut Heap,
+    pub(super) fn alloc_taped<'a>(
+        &'a self,
+        mut heap: RankedGuard<'a, Heap>,
         own: Option<&ThreadCache>,
-        bytes: u64,
-        align: u64,
+        (bytes, align): (u64, u64),
         stream: &Named,
-    ) -> Option<Addr> {
+    ) -> (RankedGuard<'a, Heap>, Option<Addr>) {
         if self.ended.load(Ordering::Relaxed) {
-            return None;
+            return (heap, None);
+        }
+        if let Some(guest) = self.guest(&mut heap, own, stream) {
+            return self.alloc_as_guest(heap, guest, (bytes, align), stream);
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
-        let ample = self.ample_for(heap);
-        Pool::taped(heap, |heap| heap.alloc_taped(own, bytes, ample)).map(Addr)
+        let ample = self.ample_for(&heap);
+        let at = Pool::taped(&mut heap, |heap| heap.alloc_taped(own, bytes, ample));
+        (heap, at.map(Addr))
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
@@ -68,16 +72,26 @@ impl Pool {
 
     /// One was served that may have been recorded.
     #[inline(always)]
-    pub(super) fn note_alloc(&self, heap: &mut Heap, own: Option<&ThreadCache>, at: u64, bytes: u64) {
-        if !heap.replay.is_watching()
-            && let Some(own) = own
-        {
-            heap.note_alloc(&own.cache, at, bytes);
+    pub(super) fn note_alloc(
+        &self,
+        heap: &mut Heap,
+        own: Option<&ThreadCache>,
+        index: u32,
+        at: u64,
+        bytes: u64,
+    ) {
+        if heap.replay.is_watching() {
+            return;
+        }
+        match own {
+            _ if heap.is_guest(index) => heap.note_guest_alloc(),
+            Some(own) => heap.note_alloc(&own.cache, at, bytes),
+            None => {}
         }
     }
 
     /// A free while calls are recorded or replayed: the block's bytes if that is all there is to do, but for an event that covers this
-    /// number.
+    /// number of the stream's.
     #[cold]
     pub(super) fn free_taped(
         &self,
@@ -85,13 +99,18 @@ impl Pool {
         own: Option<&ThreadCache>,
         at: Addr,
         stream: &Named,
-    ) -> Option<(u64, Option<u64>)> {
+    ) -> Option<(u64, Option<(u64, u32)>)> {
         if self.ended.load(Ordering::Relaxed) {
             return None;
         }
+        if let Some(guest) = self.guest(heap, own, stream) {
+            let (bytes, due) = self.free_as_guest(heap, guest, at)?;
+            return Some((bytes, due.map(|number| (number, guest))));
+        }
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
-        Pool::taped(heap, |heap| heap.free_taped(own, at.0))
+        let (bytes, due) = Pool::taped(heap, |heap| heap.free_taped(own, at.0))?;
+        Some((bytes, due.map(|number| (number, heap.replay.host()))))
     }
 
     /// The same for the frees of a batch while calls are replayed: all of them, or none.

@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod device;
 pub mod hook;
 pub mod op;
+pub mod player;
 pub mod program;
 pub mod random;
 pub mod real;

@@ -60,6 +60,18 @@ impl Run {
         self.leave(at);
     }
 
+    fn share(&mut self, at: u64, place: u8, hooks: bool) {
+        self.order(at, place, hooks);
+        let handle = Run::handle(place);
+        let answer = self
+            .sim
+            .naming(&[handle], || self.pool.record_stream(Addr(at), handle));
+        assert_eq!(answer, Ok(()));
+        let block = self.live.get_mut(&at).expect("a live block");
+        self.sim.touch(handle, block.name, at, block.asked);
+        block.shared.push(self.sim.now(handle));
+    }
+
     /// When the host has waited for all use but that by copies.
     fn free_synced(&mut self, at: u64) {
         self.settle(at);
@@ -226,15 +238,7 @@ impl Run {
             }
             Op::Share { pick, stream } => {
                 let Some(at) = self.pick(pick) else { return };
-                self.order(at, stream, pick % 2 == 0);
-                let handle = Run::handle(stream);
-                let answer = self
-                    .sim
-                    .naming(&[handle], || self.pool.record_stream(Addr(at), handle));
-                assert_eq!(answer, Ok(()));
-                let block = self.live.get_mut(&at).expect("picked");
-                self.sim.touch(handle, block.name, at, block.asked);
-                block.shared.push(self.sim.now(handle));
+                self.share(at, stream, pick % 2 == 0);
             }
             Op::Copy { pick, stream, free } => {
                 let Some(at) = self.pick(pick) else { return };
@@ -352,13 +356,35 @@ impl Run {
     /// One call of a round that may be replayed, on the first stream. (To ask how long the block is does not end that.)
     #[allow(dead_code)] // of rounds
     pub fn alloc_quietly(&mut self, asked: u64) -> u64 {
-        let handle = Run::handle(0);
+        self.alloc_quietly_on(asked, 0)
+    }
+
+    /// The same on another one.
+    #[allow(dead_code)]
+    pub fn alloc_quietly_on(&mut self, asked: u64, place: u8) -> u64 {
+        let handle = Run::handle(place);
         let sim = Arc::clone(&self.sim);
-        let at = sim.naming(&[handle], || self.served(asked, 0, handle, 0));
+        let at = sim.naming(&[handle], || self.served(asked, 0, handle, place));
         let at = at.expect("memory").0;
         let bytes = self.pool.block_size(Addr(at)).expect("a live block");
-        self.enter_of(at, asked, bytes, 0, true);
+        self.enter_of(at, asked, bytes, place, true);
         at
+    }
+
+    /// A block that may be live still is freed on the stream that it was allocated on.
+    #[allow(dead_code)]
+    pub fn free_quietly_on(&mut self, at: u64, place: u8) {
+        if self.live.get(&at).is_some_and(|block| block.place == place) {
+            self.free_on(at, place, false);
+        }
+    }
+
+    /// Such a block is used on another stream, too, which waits for what was queued for it: by weir's hooks, or the pool does not hear of that.
+    #[allow(dead_code)]
+    pub fn share_quietly(&mut self, at: u64, place: u8, hooks: bool) {
+        if self.live.contains_key(&at) {
+            self.share(at, place, hooks);
+        }
     }
 
     /// The same of several, as a batch.
@@ -387,9 +413,7 @@ impl Run {
     /// The same of a free, of a block that is live still.
     #[allow(dead_code)]
     pub fn free_quietly(&mut self, at: u64) {
-        if self.live.get(&at).is_some_and(|block| block.place == 0) {
-            self.free_on(at, 0, false);
-        }
+        self.free_quietly_on(at, 0);
     }
 
     /// The same when the host has waited for all its use.

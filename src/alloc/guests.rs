@@ -1,0 +1,340 @@
+//! Guests: other streams' calls while one stream's are recorded or replayed (`replay`), as those of a stream that copies what the next step
+//! reads. They are no part of the round, and may come at any step of it.
+//!
+//! While a round is recorded guests do as they always do: whether the round is whole its own calls tell. It is replayed if nothing that
+//! it touches is theirs when it begins: what is touched is found page by page, since a page may be mapped at several addresses.
+//!
+//! While it is replayed they get what their stream has freed itself, where that lies, and free what the round does not touch: so what is
+//! theirs and what the round touches stay apart, and the books are right about them, though not about the round. All else ends the replay first.
+//!
+//! A program with two streams that are as busy has no guests: that the one is by heart would make the other's calls dear.
+//!
+//! No lock of its own: the heap's.
+
+use super::cache::Cache;
+use super::heap::{Block, Heap};
+use super::limbo::Limbo;
+use super::node::{Kind, NIL, Node};
+use super::note::Note;
+use super::order::COMMON;
+use super::page::PageId;
+use super::rounds::Calls;
+use super::space::Found;
+use super::tape::{Progress, Step};
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Guests make so small a part of all calls...
+const PART: u64 = 16;
+/// ...but for so many.
+const FEW: u64 = 64;
+/// So small a part of what is needed is little.
+const LITTLE: u64 = 32;
+/// Until they have memory enough the books are needed for them. Once in so many rounds is seldom...
+const SELDOM: u64 = 8;
+/// ...and more often is too often if that was so so many times.
+const OFTEN: u32 = 16;
+
+/// Bytes of pages that a round touches, in order, none of which overlap.
+#[derive(Debug, Default)]
+pub struct Touched(Vec<(PageId, u64, u64)>);
+
+/// What guests did.
+#[derive(Debug, Default)]
+pub struct Guests {
+    /// Calls while others' were recorded or replayed.
+    pub calls: Calls,
+    /// How many there had been when that began.
+    before: u64,
+    /// They were too many for a replay.
+    too_many: bool,
+    /// So many replays in a row have ended for them, too early.
+    early: u32,
+    /// It is ended because the books are needed for one.
+    ends: bool,
+    /// What they may not touch.
+    touched: Touched,
+}
+
+impl Touched {
+    /// These parts, which may overlap.
+    fn of(mut parts: Vec<(PageId, u64, u64)>) -> Touched {
+        parts.sort_unstable();
+        parts.dedup_by(|next, last| {
+            let joins = next.0 == last.0 && next.1 <= last.2;
+            if joins {
+                last.2 = last.2.max(next.2);
+            }
+            joins
+        });
+        Touched(parts)
+    }
+
+    /// Is any byte of this part among them?
+    fn overlaps(&self, (page, from, to): (PageId, u64, u64)) -> bool {
+        let first = self.0.partition_point(|part| (part.0, part.2) <= (page, from));
+        self.0
+            .get(first)
+            .is_some_and(|part| part.0 == page && part.1 < to)
+    }
+}
+
+impl Guests {
+    /// Others' calls are recorded, or replayed, from now on.
+    pub fn begin(&mut self) {
+        (self.before, self.too_many, self.ends) = (self.calls.all(), false, false);
+    }
+
+    /// May one more come, after so many calls of the others?
+    fn may_come(&mut self, calls: u64) -> bool {
+        self.too_many = self.calls.all() - self.before >= FEW + calls / PART;
+        !self.too_many
+    }
+
+    /// A replay has ended that came so far. Because the books were needed for a guest? What it knew holds still.
+    pub fn have_ended(&mut self, progress: Progress) -> bool {
+        self.early = match progress.rounds >= SELDOM {
+            true => 0,
+            false => self.early + u32::from(self.ends),
+        };
+        self.ends && !self.too_many && self.early <= OFTEN
+    }
+
+    /// Were they too many for a replay?
+    pub fn are_too_many(&self) -> bool {
+        self.too_many
+    }
+}
+
+impl Heap {
+    /// Is this stream a guest? Not where the others' calls are those of no stream.
+    pub fn is_guest(&self, stream: u32) -> bool {
+        let host = self.replay.host();
+        !self.replay.is_watching() && host != COMMON && stream != COMMON && host != stream
+    }
+
+    /// Calls that are no guests'.
+    pub(super) fn own_calls(&self) -> Calls {
+        self.calls().since(self.replay.guests.calls)
+    }
+
+    /// Have nearly all of the heap's allocations been this stream's?
+    pub(super) fn is_main(&self, stream: u32) -> bool {
+        let all = self.stats.allocations;
+        self.is_alone(stream) || self.arena(stream).served > all - all / PART
+    }
+
+    /// What the heap has as live of the stream whose rounds are looked for, if this is a call of its: of all, where there is no other one.
+    pub(super) fn had_by_main(&self, own: Option<&Arc<Cache>>) -> Option<u64> {
+        match own {
+            Some(own) if self.has_several_streams() => self
+                .is_main(own.arena)
+                .then(|| self.arena(own.arena).holds.max(0) as u64),
+            _ => Some(self.stats.used),
+        }
+    }
+
+    /// What caches keep of that.
+    pub(super) fn bytes_kept_beside(&self, own: Option<&Arc<Cache>>) -> u64 {
+        match own {
+            Some(own) if self.has_several_streams() => {
+                let same = self.caches().iter().filter(|cache| cache.arena == own.arena);
+                same.map(|cache| cache.bytes()).sum()
+            }
+            _ => self.bytes_of_kept(),
+        }
+    }
+
+    /// Does a guest keep what it has freed while a round is recorded? What is little: so it comes to have memory that the round does not touch.
+    pub(super) fn keeps_to_itself(&self, stream: u32) -> bool {
+        self.is_guest(stream) && !self.is_crowded() && {
+            let bins = &self.arena(stream).bins;
+            let lengths = bins
+                .descending(&self.space.nodes, 0)
+                .map(|id| self.space.nodes[id].len);
+            lengths.sum::<u64>() <= self.needed / LITTLE
+        }
+    }
+
+    /// Memory is short, or is to go back: what guests have freed is everybody's from now on.
+    pub fn let_guests_share(&mut self) {
+        if self.has_several_streams() {
+            self.spoil_tape();
+        }
+    }
+
+    /// A guest calls while others' calls are recorded.
+    pub fn admit_guest(&mut self) {
+        let calls = self.own_calls().since(self.replay.begun).all();
+        if !self.replay.guests.may_come(calls) {
+            self.spoil_tape();
+        }
+    }
+
+    /// It got a block.
+    pub fn note_guest_alloc(&mut self) {
+        self.replay.guests.calls.allocs += 1;
+    }
+
+    /// It frees a block.
+    pub fn note_guest_free(&mut self, at: u64) {
+        // whoever frees what is no block will hear of it
+        self.replay.guests.calls.frees += u64::from(self.find_block(at).is_ok());
+    }
+
+    /// A guest's request while others' calls are replayed: a block of what its stream has freed.
+    pub fn alloc_as_guest(&mut self, stream: u32, bytes: u64, align: u64) -> Option<u64> {
+        self.serve(stream);
+        // all that is everybody's may be the round's (`fit`)
+        let at = self.beside_replay(|heap| heap.alloc(bytes, align, stream))?;
+        self.note_guest_alloc();
+        self.stats.hits += 1;
+        Some(at)
+    }
+
+    /// A block that the guest frees meanwhile: its bytes. None: that is for the books.
+    pub fn free_as_guest(&mut self, stream: u32, at: u64) -> Option<u64> {
+        let block = self.guests_block(at)?;
+        let ended = self.end(block).ok()?;
+        self.replay.guests.calls.frees += 1;
+        self.hear_of(stream);
+        Some(self.beside_replay(|heap| heap.free_ended(ended, stream, false)))
+    }
+
+    /// The books are needed for a guest.
+    pub fn end_replay_for_guest(&mut self) {
+        self.replay.guests.ends = true;
+        self.make_up();
+    }
+
+    /// May a guest call while others' calls are replayed?
+    pub fn may_guest_call(&mut self) -> bool {
+        let calls = self.replayed_calls();
+        self.replay.guests.may_come(calls)
+    }
+
+    /// The live block at an address that the replayed round does not touch, if one is there.
+    pub fn guests_block(&self, at: u64) -> Option<Block> {
+        let block = self.find_block(at).ok()?;
+        let apart = match block {
+            Block::Small(slab, _) => self.is_foreign(self.slabs.get(slab).owner),
+            Block::Large(_) => self.is_block_untouched(at),
+        };
+        apart.then_some(block)
+    }
+
+    /// Is what this stream has frees neither the round's nor everybody's?
+    fn is_foreign(&self, stream: u32) -> bool {
+        stream != COMMON && stream != self.replay.host()
+    }
+
+    fn is_untouched(&self, at: u64, bytes: u64) -> bool {
+        let touched = &self.replay.guests.touched;
+        self.parts(at, bytes).all(|part| !touched.overlaps(part))
+    }
+
+    /// The same of a block, live or held back, that begins there.
+    fn is_block_untouched(&self, at: u64) -> bool {
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(at) else {
+            return false;
+        };
+        let node = &self.space.nodes[id];
+        match node.kind {
+            Kind::Slab => self.is_untouched(at, self.slabs.block_bytes(node.slab)),
+            _ => self.is_untouched(node.start, node.len),
+        }
+    }
+
+    /// The parts of pages behind these addresses, all of which are mapped.
+    fn parts(&self, at: u64, bytes: u64) -> impl Iterator<Item = (PageId, u64, u64)> + '_ {
+        let mut from = at;
+        std::iter::from_fn(move || {
+            (from < at + bytes).then(|| {
+                let id = self.space.mapping_at(from);
+                let (start, len) = self.pages.span(id);
+                let to = (start + len).min(at + bytes);
+                let part = (self.pages.mapping(id).page, from - start, to - start);
+                from = to;
+                part
+            })
+        })
+    }
+
+    /// A round of these calls may be replayed: is nothing that it touches another stream's? Then guests may come.
+    pub(super) fn keeps_guests_apart(&mut self, notes: &VecDeque<Note>) -> bool {
+        self.replay.guests.touched = Touched::default();
+        if !self.has_several_streams() {
+            return true; // who comes to be known ends the replay
+        }
+        let mut blocks: Vec<(u64, u64)> = notes.iter().map(|note| (note.at, note.bytes)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let parts = blocks.iter().flat_map(|&(at, bytes)| self.parts(at, bytes));
+        let touched = Touched::of(parts.collect());
+        let mut lasting = FxHashSet::default();
+        for note in notes {
+            match note.step() {
+                Step::Alloc { at, .. } => lasting.insert(at),
+                Step::Free { at, .. } => lasting.remove(&at),
+            };
+        }
+        self.replay.guests.touched = touched;
+        let (mut kept, mut others) = (FxHashSet::default(), Vec::new());
+        self.each_kept(|arena, at| match arena == self.replay.host() {
+            true => drop(kept.insert(at)),
+            false => others.push(at),
+        });
+        others.extend(self.also_used.keys().copied());
+        others.extend(self.limbo.iter().map(|held| held.at));
+        others.into_iter().all(|at| self.is_block_untouched(at))
+            && self.all_nodes().into_iter().all(|node| {
+                let may_touch = match node.kind {
+                    Kind::Live => lasting.contains(&node.start) || kept.contains(&node.start),
+                    Kind::Slab => !self.is_foreign(self.slabs.get(node.slab).owner),
+                    Kind::Free => !self.is_foreign(node.owner),
+                    Kind::Limbo => false,
+                    _ => true,
+                };
+                may_touch || self.is_untouched(node.start, node.len)
+            })
+    }
+
+    /// Blocks that threads keep, and of which stream's.
+    fn each_kept(&self, mut what: impl FnMut(u32, u64)) {
+        for cache in self.caches() {
+            cache.blocks().for_each(|block| what(cache.arena, block.at));
+        }
+        for (arena, depot) in self.depots() {
+            depot.blocks().iter().for_each(|block| what(*arena, block.at));
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<&Node> {
+        let mut all = Vec::new();
+        for range in &self.space.ranges {
+            let mut id = range.first;
+            while id != NIL {
+                let node = &self.space.nodes[id];
+                all.push(node);
+                id = node.next;
+            }
+        }
+        all
+    }
+
+    /// A held-back block that is complete while calls are replayed: whose it is. None: it is to be held back still.
+    pub(super) fn guest_of_held(&self, held: &Limbo) -> Option<u32> {
+        let &(stream, _) = held.needs.last()?;
+        let known = self.arenas[stream as usize].is_some();
+        let (Found::Start(id) | Found::Inside(id)) = self.space.find(held.at) else {
+            return None;
+        };
+        let node = &self.space.nodes[id];
+        let apart = match node.kind {
+            Kind::Slab => self.is_foreign(self.slabs.get(node.slab).owner),
+            _ => self.is_untouched(node.start, node.len),
+        };
+        (known && apart && self.is_foreign(stream)).then_some(stream)
+    }
+}
