@@ -144,6 +144,40 @@ fn rounds_that_overlap_come_to_be_alike() {
     assert!(learned >= 25, "{learned} of 40 rounds were learned");
 }
 
+/// A call more now and then, as of a program that looks how far it came, ends a replay, but what was known holds still.
+#[test]
+fn a_call_more_now_and_then_is_no_reason_to_begin_anew() {
+    let (mut learned, mut soon) = (0, 0);
+    for seed in 0..20 {
+        let random = &mut Random(seed + 1);
+        let mut run = Run::new(&setup());
+        let round = Round::new(random, 150, 24);
+        let mut player = Player::new(&round);
+        if learn(&mut run, &mut player, &round) {
+            learned += 1;
+            let again = (0..4).all(|_| {
+                for _ in 0..10 {
+                    player.play(&mut run, &round, 0..round.calls.len());
+                }
+                let step = random.below(round.calls.len() as u64) as usize;
+                player.play(&mut run, &round, 0..step);
+                let more = run.alloc_quietly(asked(random));
+                assert!(!run.pool.is_replaying());
+                player.play(&mut run, &round, step..round.calls.len());
+                run.free_quietly(more);
+                for _ in 0..2 {
+                    player.play(&mut run, &round, 0..round.calls.len());
+                    run.check_now();
+                }
+                run.pool.is_replaying()
+            });
+            soon += usize::from(again);
+        }
+        run.end();
+    }
+    assert!(learned >= 16 && soon >= 14, "{soon} of {learned}");
+}
+
 /// The peak of a round that is replayed may have been in the part of it that came before the peaks were reset.
 #[test]
 fn a_peak_that_was_reset_comes_again() {

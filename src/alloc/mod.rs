@@ -27,6 +27,7 @@ mod first;
 pub mod flush;
 pub mod gate;
 mod guests;
+mod guide;
 pub mod handover;
 pub mod heap;
 pub mod join;

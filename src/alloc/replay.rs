@@ -14,11 +14,14 @@
 //! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
 //! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
 //!
-//! Only where one stream is known, and one thread has caches, or threads take turns: where calls of several come in another order each time
-//! there is nothing to be learned by heart. Where the pool can record an event only in calls that name the stream it hears of some frees, those after which hardly
-//! anything is in use, and records one there: the stream may never be named again.
+//! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), and where one thread has caches, or
+//! threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
+//! worth it, or that had to end for a guest, is recorded on: what it knew shows where blocks belong (`guide`). Where the pool can record an
+//! event only in calls that name the stream it hears of some frees, those after which hardly anything is in use, and records one there:
+//! the stream may never be named again.
 //!
-//! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes.
+//! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes
+//! but what is guests'.
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
 use super::cache::{Cache, ThreadId};
@@ -180,7 +183,8 @@ impl Heap {
             self.forget_first();
         }
         if self.replay.records_round() {
-            if before - self.replay.rounds.low().min(before) <= self.needed / PART {
+            let less = before - self.replay.rounds.low().min(before) > self.needed / PART;
+            if self.replay.recording.is_guided() || !less {
                 return;
             }
             self.forget_round(); // it was a part of a longer one
