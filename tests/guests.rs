@@ -44,7 +44,7 @@ fn whatever_comes_between_finds_the_books_right() {
         let random = &mut Random(seed + 1);
         let mut setup = setup_of(seed % 2 == 0);
         setup.first_has_cache = seed % 4 < 2;
-        setup.max_bytes = if random.one_in(4) { 400 << 20 } else { 0 };
+        setup.max_bytes = if random.one_in(4) { 900 << 20 } else { 0 };
         let mut run = Run::new(&setup);
         let (blocks, most) = (40 + random.below(60) as usize, 4 + random.below(16) as usize);
         let round = Round::new(random, blocks, most);

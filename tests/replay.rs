@@ -65,9 +65,6 @@ fn disturb(run: &mut Run, random: &mut Random, alone: bool) {
         Op::Wrong { pick, .. } if alone => *pick = 0,
         _ => {}
     }
-    if std::env::var("DBG").is_ok() {
-        eprintln!("{op:?} {}", run.pool.is_replaying());
-    }
     run.step(&op);
 }
 
@@ -555,13 +552,6 @@ fn whatever_comes_between_finds_the_books_right() {
                 false if turn < 10 => 8,
                 false => 24,
             };
-            if std::env::var("DBG").is_ok() {
-                eprintln!(
-                    "seed {seed} turn {turn} step {step} replaying {} synced {}",
-                    run.pool.is_replaying(),
-                    player.synced.is_some()
-                );
-            }
             if random.one_in(seldom) {
                 replayed[usize::from(in_turn)] += usize::from(run.pool.is_replaying());
                 for _ in 0..1 + random.below(3) {

@@ -208,6 +208,13 @@ impl Heap {
         self.make_up();
     }
 
+    /// Work of a stream uses a guest's block. If it is the host's, no event that was recorded in its replay covers that.
+    pub(super) fn host_has_used(&mut self, stream: u32) {
+        if self.replay.is_on() && stream == self.replay.host() {
+            self.replay.heard = None;
+        }
+    }
+
     /// May a guest call while others' calls are replayed?
     pub fn may_guest_call(&mut self) -> bool {
         let calls = self.replayed_calls();
@@ -325,8 +332,9 @@ impl Heap {
 
     /// A held-back block that is complete while calls are replayed: whose it is. None: it is to be held back still.
     pub(super) fn guest_of_held(&self, held: &Limbo) -> Option<u32> {
-        let &(stream, _) = held.needs.last()?;
-        let known = self.arenas[stream as usize].is_some();
+        let is_guests = |&stream: &u32| self.is_foreign(stream) && self.arenas[stream as usize].is_some();
+        // the last one has freed it
+        let stream = held.needs.iter().rev().map(|need| need.0).find(is_guests)?;
         let (Found::Start(id) | Found::Inside(id)) = self.space.find(held.at) else {
             return None;
         };
@@ -335,6 +343,6 @@ impl Heap {
             Kind::Slab => self.is_foreign(self.slabs.get(node.slab).owner),
             _ => self.is_untouched(node.start, node.len),
         };
-        (known && apart && self.is_foreign(stream)).then_some(stream)
+        apart.then_some(stream)
     }
 }

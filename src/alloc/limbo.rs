@@ -62,6 +62,7 @@ impl Heap {
     /// is now to be covered by an event.
     pub fn note_copy(&mut self, block: Block, by: Timeline) -> (u32, u64) {
         let index = self.stream(by);
+        self.host_has_used(index);
         let number = self.arena_mut(index).tick(0);
         let start = self.block_start(block);
         self.directory.set_special(start);
@@ -127,6 +128,7 @@ impl Heap {
         } = users;
         needs.extend(copies);
         let mut need = |heap: &mut Heap, user: u32| {
+            heap.host_has_used(user);
             let number = heap.arena_mut(user).tick(bytes);
             match needs.iter_mut().find(|need| need.0 == user) {
                 Some(need) => need.1 = number,

@@ -88,7 +88,7 @@ pub struct Replay {
     /// How far the replay had come when the peaks were reset.
     pub(super) peaks_from: Progress,
     /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
-    heard: Option<(Progress, u64)>,
+    pub(super) heard: Option<(Progress, u64)>,
 }
 
 impl Replay {
@@ -516,7 +516,8 @@ impl Heap {
         self.replay.way = Way::Watching;
         if progress != Progress::default() {
             let peak = self.stats.used_peak.max(self.replayed_peak(progress));
-            self.flush(Whose::All, |_| false);
+            // before anything can be joined with what guests have
+            self.flush(Whose::Stream(arena), |_| false);
             self.use_all_free(arena);
             for &(at, _) in &gone {
                 let block = self.find_block_to_free(at).expect("it was in use");
