@@ -304,11 +304,7 @@ impl Pool {
     /// The block is also used on `stream`: its free waits for that stream's work too.
     pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
         let stream = self.name(stream)?;
-        let mut heap = self.books_as_they_are();
-        if !self.may_share_beside_replay(&heap, at, &stream) {
-            drop(heap);
-            heap = self.books_for(&stream)?;
-        }
+        let mut heap = self.books_to_share(at, &stream)?;
         let block = heap.find_block(at.0)?;
         if let Some(line) = stream.line {
             heap.record_use(block, line);

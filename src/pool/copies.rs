@@ -63,7 +63,7 @@ impl Pool {
     pub fn copy_queued(&self, block: Addr, stream: StreamHandle) -> Result<(), Error> {
         let named = self.name(stream)?;
         let Some(line) = named.line else { return Ok(()) };
-        let mut heap = self.books_for(&named)?;
+        let mut heap = self.books_to_share(block, &named)?;
         let found = heap.find_block(block.0)?;
         if line.capture.is_some() {
             heap.record_use(found, line);

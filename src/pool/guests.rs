@@ -5,6 +5,7 @@
 use super::turn::Turn;
 use super::{Named, Pool, ThreadCache, index};
 use crate::alloc::heap::Heap;
+use crate::base::error::Error;
 use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
 use std::sync::atomic::Ordering;
@@ -69,11 +70,15 @@ impl Pool {
         (heap, None)
     }
 
-    /// May a block be entered as one that a stream uses, too, while calls are replayed? If it is none of theirs.
-    pub(super) fn may_share_beside_replay(&self, heap: &Heap, at: Addr, stream: &Named) -> bool {
+    /// The books, to enter a block as one that a stream uses, too: as they are while calls are replayed, if it is none of theirs.
+    pub(super) fn books_to_share(&self, at: Addr, stream: &Named) -> Result<RankedGuard<'_, Heap>, Error> {
+        let heap = self.books_as_they_are();
         let known = stream.line.is_some_and(|line| heap.known_stream(line).is_some());
-        let plain = known && self.is_plain(stream);
-        plain && heap.replay.is_on() && heap.guests_block(at.0).is_some()
+        if heap.replay.is_on() && known && self.is_plain(stream) && heap.guests_block(at.0).is_some() {
+            return Ok(heap);
+        }
+        drop(heap);
+        self.books_for(stream)
     }
 
     /// What a guest frees: its bytes, and the number that an event is to cover. None: it is for the books, which are right.

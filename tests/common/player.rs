@@ -86,7 +86,7 @@ pub struct Player {
     pub guest: Option<Guest>,
 }
 
-/// A stream that has a few blocks of a length or two, which the round's stream uses, too, or not.
+/// A stream that has a few blocks of a length or two, which the round's stream and copies use, too, or not.
 pub struct Guest {
     pub random: Random,
     /// One call of the round in so many is followed by one of the guest's.
@@ -126,9 +126,14 @@ impl Guest {
         if self.live.len() < self.most && self.random.one_in(2) {
             let asked = self.asked[self.random.below(self.asked.len() as u64) as usize];
             let at = run.alloc_quietly_on(asked, GUEST);
-            match self.random.below(4) {
+            match self.random.below(5) {
                 0 => {}
-                how => run.share_quietly(at, 0, how == 1),
+                how => {
+                    if how == 1 {
+                        run.copy_quietly(at, GUEST);
+                    }
+                    run.share_quietly(at, 0, how == 2);
+                }
             }
             self.live.push(at);
         } else if !self.live.is_empty() {

@@ -72,6 +72,17 @@ impl Run {
         block.shared.push(self.sim.now(handle));
     }
 
+    /// One of weir's copies uses the block.
+    fn copy(&mut self, at: u64, place: u8, hooks: bool) {
+        self.order(at, place, hooks);
+        let (handle, block) = (Run::handle(place), &self.live[&at]);
+        self.sim.touch_held(handle, block.name, at, block.asked);
+        let answer = self
+            .sim
+            .naming(&[handle], || self.pool.copy_queued(Addr(at), handle));
+        assert_eq!(answer, Ok(()));
+    }
+
     /// When the host has waited for all use but that by copies.
     fn free_synced(&mut self, at: u64) {
         self.settle(at);
@@ -242,13 +253,7 @@ impl Run {
             }
             Op::Copy { pick, stream, free } => {
                 let Some(at) = self.pick(pick) else { return };
-                self.order(at, stream, pick % 2 == 0);
-                let (handle, block) = (Run::handle(stream), &self.live[&at]);
-                self.sim.touch_held(handle, block.name, at, block.asked);
-                let answer = self
-                    .sim
-                    .naming(&[handle], || self.pool.copy_queued(Addr(at), handle));
-                assert_eq!(answer, Ok(()));
+                self.copy(at, stream, pick % 2 == 0);
                 match free % 4 {
                     0 => self.free_on(at, stream, false),
                     1 => self.free_on(at, self.live[&at].place, false),
@@ -384,6 +389,14 @@ impl Run {
     pub fn share_quietly(&mut self, at: u64, place: u8, hooks: bool) {
         if self.live.contains_key(&at) {
             self.share(at, place, hooks);
+        }
+    }
+
+    /// One of weir's copies uses such a block, on its stream.
+    #[allow(dead_code)]
+    pub fn copy_quietly(&mut self, at: u64, place: u8) {
+        if self.live.get(&at).is_some_and(|block| block.place == place) {
+            self.copy(at, place, false);
         }
     }
 
