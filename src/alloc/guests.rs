@@ -346,3 +346,61 @@ impl Heap {
         apart.then_some(stream)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_told_from_what_lies_beside_it() {
+        let touched = Touched::of(vec![(2, 50, 60), (1, 0, 10), (1, 8, 20), (1, 30, 40), (1, 2, 4)]);
+        assert_eq!(touched.0, [(1, 0, 20), (1, 30, 40), (2, 50, 60)]);
+        for part in [
+            (1, 20, 30),
+            (1, 40, 50),
+            (2, 0, 50),
+            (2, 60, 70),
+            (0, 0, 99),
+            (3, 50, 60),
+        ] {
+            assert!(!touched.overlaps(part), "{part:?}");
+        }
+        for part in [(1, 0, 1), (1, 19, 30), (1, 20, 31), (1, 0, 99), (2, 55, 56)] {
+            assert!(touched.overlaps(part), "{part:?}");
+        }
+        assert!(!Touched::default().overlaps((0, 0, 1)));
+    }
+
+    #[test]
+    fn guests_make_a_small_part_of_all_calls() {
+        let mut guests = Guests::default();
+        guests.begin();
+        let come = |guests: &mut Guests, calls: u64| {
+            (0..1000)
+                .take_while(|_| {
+                    let may = guests.may_come(calls);
+                    guests.calls.allocs += u64::from(may);
+                    may
+                })
+                .count() as u64
+        };
+        assert_eq!(come(&mut guests, 0), FEW);
+        assert!(guests.are_too_many());
+        assert_eq!(come(&mut guests, 100 * PART), 100);
+        guests.begin();
+        assert_eq!(come(&mut guests, 0), FEW, "those of another time do not count");
+    }
+
+    #[test]
+    fn a_replay_that_ends_for_guests_too_often_is_not_taken_up_again() {
+        let mut guests = Guests::default();
+        let mut ended = |rounds| {
+            guests.begin();
+            guests.ends = true;
+            guests.have_ended(Progress { rounds, steps: 1 })
+        };
+        assert!((0..OFTEN).all(|_| ended(1)));
+        assert!(!ended(1), "too often");
+        assert!(ended(SELDOM) && ended(1), "it was worth it again");
+    }
+}
