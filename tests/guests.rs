@@ -4,7 +4,7 @@
 mod common;
 
 use common::op::{Op, STREAMS, random_op};
-use common::player::{Guest, Player, Round, asked, setup_of};
+use common::player::{Guest, Player, Round, asked, ready, setup_of};
 use common::random::Random;
 use common::run::Run;
 
@@ -17,9 +17,7 @@ fn rounds_are_by_heart_beside_a_stream_that_copies() {
     for seed in 0..80 {
         let declared = seed % 2 == 0;
         let random = &mut Random(seed / 2 + 1);
-        let mut run = Run::new(&setup_of(declared));
-        let round = Round::new(random, 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(declared, random);
         player.guest = Some(Guest::new(seed + 1, 60, true));
         let mut by_heart = 0;
         for turn in 0..80 {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::op::{Op, PLACES, Setup, random_op};
-use common::player::{Call, Player, Round, asked, learn, setup, setup_of};
+use common::player::{Call, Player, Round, asked, learn, ready, setup, setup_of};
 use common::random::Random;
 use common::run::Run;
 use common::{K, M, Pages};
@@ -75,9 +75,7 @@ fn what_comes_again_is_answered_without_the_books() {
         // where streams are not declared the pool cannot record an event later: there are a few a round, and nothing else
         let declared = seed % 2 == 0;
         let random = &mut Random(seed / 2 + 1);
-        let mut run = Run::new(&setup_of(declared));
-        let round = Round::new(random, 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(declared, random);
         player.batches = (seed % 4 < 2).then_some(Random(seed + 1));
         if !learn(&mut run, &mut player, &round) {
             continue;
@@ -147,9 +145,7 @@ fn a_call_more_now_and_then_is_no_reason_to_begin_anew() {
     let (mut learned, mut soon) = (0, 0);
     for seed in 0..20 {
         let random = &mut Random(seed + 1);
-        let mut run = Run::new(&setup());
-        let round = Round::new(random, 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(true, random);
         if learn(&mut run, &mut player, &round) {
             learned += 1;
             let again = (0..4).all(|_| {
@@ -180,9 +176,7 @@ fn a_call_more_now_and_then_is_no_reason_to_begin_anew() {
 fn a_peak_that_was_reset_comes_again() {
     let mut replayed = 0;
     for rounds in 0..12 {
-        let mut run = Run::new(&setup());
-        let round = Round::new(&mut Random(3), 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(true, &mut Random(3));
         let whole = 0..round.calls.len();
         for _ in 0..rounds {
             player.play(&mut run, &round, whole.clone());
@@ -208,9 +202,7 @@ fn peaks_that_are_reset_are_those_of_what_is_replayed_since() {
     let mut learned = 0;
     for seed in 0..40 {
         let random = &mut Random(seed + 1);
-        let mut run = Run::new(&setup());
-        let round = Round::new(random, 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(true, random);
         let mut reset = Random(seed + 2);
         // also while it is watched and recorded
         learned += usize::from((0..100).any(|_| {
@@ -255,9 +247,7 @@ fn what_is_freed_when_all_is_over_comes_again() {
     for seed in 0..80 {
         let declared = seed % 2 == 0;
         let random = &mut Random(seed / 2 + 1);
-        let mut run = Run::new(&setup_of(declared));
-        let round = Round::new(random, 150, 24);
-        let mut player = Player::new(&round);
+        let (mut run, round, mut player) = ready(declared, random);
         player.synced = Some(Random(seed + 1));
         if learn(&mut run, &mut player, &round) {
             learned[usize::from(declared)] += 1;

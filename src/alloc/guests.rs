@@ -231,7 +231,7 @@ impl Heap {
         apart.then_some(block)
     }
 
-    /// Is what this stream has frees neither the round's nor everybody's?
+    /// Is what this stream frees neither the round's nor everybody's?
     fn is_foreign(&self, stream: u32) -> bool {
         stream != COMMON && stream != self.replay.host()
     }

@@ -24,7 +24,7 @@ impl Pool {
         let index = match known {
             Some(index) => index,
             None => {
-                // it is no guest of a replay that began before
+                // one that comes to be known is no guest of a replay that began before
                 if heap.replay.is_on() {
                     heap.make_up();
                 }

@@ -80,7 +80,7 @@ impl Pool {
         };
         if heap.reuse.event_dependencies && !mark.clock.is_empty() {
             if heap.replay.is_on() && stream.line.is_some_and(|line| heap.known_stream(line).is_none()) {
-                heap.make_up(); // it is no longer one that is known
+                heap.make_up(); // one that comes to be known is no guest of it
             }
             let index = index(&mut heap, stream);
             heap.learn(index, &mark.clock);
@@ -164,7 +164,7 @@ impl Pool {
         self.cover_but_replayed(which)
     }
 
-    /// The same, though the books may not know of all that was freed.
+    /// The same, though a replay may have freed what the books know nothing of: that is not covered.
     pub(super) fn cover_but_replayed(&self, which: impl Fn(u32) -> bool) -> bool {
         let Ok(mut heap) = self.books_to_read() else {
             return false;

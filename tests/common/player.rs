@@ -239,6 +239,13 @@ pub fn setup_of(declared: bool) -> Setup {
     }
 }
 
+/// A pool, a round of 300 calls with up to 24 blocks in use, and who plays it.
+pub fn ready(declared: bool, random: &mut Random) -> (Run, Round, Player) {
+    let round = Round::new(random, 150, 24);
+    let player = Player::new(&round);
+    (Run::new(&setup_of(declared)), round, player)
+}
+
 /// Plays until the pool answers from the tape.
 pub fn learn(run: &mut Run, player: &mut Player, round: &Round) -> bool {
     (0..100).any(|_| {
