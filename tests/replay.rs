@@ -8,13 +8,6 @@ use common::player::{Call, Player, Round, asked, learn, ready, setup, setup_of};
 use common::random::Random;
 use common::run::Run;
 use common::{K, M, Pages};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use weir::backend::counting::Counting;
-use weir::base::units::{Addr, StreamHandle};
-use weir::config::Config;
-use weir::pool::Pool;
 
 /// Of programs that are disturbed.
 const SEEDS: u64 = 1000;
@@ -402,103 +395,6 @@ fn a_program_that_begins_otherwise_each_time_is_guessed_about_in_vain() {
     assert!((1..4).contains(&guesses), "{guesses}");
     assert!(learn(&mut run, &mut players[0], &rounds[0]));
     run.end();
-}
-
-/// Others come at any moment, while the owner's calls are answered: nobody ever has a block that overlaps another one's.
-#[test]
-fn others_may_come_at_any_moment() {
-    for declared in [true, false] {
-        others_come(declared);
-    }
-}
-
-fn others_come(declared_streams: bool) {
-    const OWN: StreamHandle = StreamHandle(1);
-    const OTHER: StreamHandle = StreamHandle(2);
-    let pool = Pool::new(
-        Config {
-            declared_streams,
-            ..common::config()
-        },
-        Counting::new(true),
-    )
-    .expect("a pool");
-    let live = Mutex::new(BTreeMap::new());
-    let enter = |at: Addr, bytes: u64| {
-        let mut live = live.lock().expect("no panic");
-        let before = live.range(..at.0 + bytes.max(1)).next_back();
-        let apart = before.is_none_or(|(&other, &len)| other + len <= at.0);
-        assert!(apart, "{bytes} B at {at:?} overlap {before:?}");
-        live.insert(at.0, bytes.max(1));
-    };
-    let leave = |at: Addr| {
-        live.lock().expect("no panic").remove(&at.0);
-    };
-    let replayed = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let program = scope.spawn(|| {
-            let cache = pool.open_cache(OWN).expect("a cache");
-            let round = Round::new(&mut Random(7), 120, 20);
-            let mut at = vec![Addr(0); round.asked.len()];
-            for _ in 0..20_000 {
-                for &call in &round.calls {
-                    match call {
-                        Call::Alloc(block) => {
-                            let bytes = round.asked[block];
-                            let kept = cache.alloc_by_heart(bytes).or_else(|_| cache.alloc_larger(bytes));
-                            let kept = kept.ok().or_else(|| cache.alloc(bytes, 0));
-                            at[block] = kept.unwrap_or_else(|| {
-                                pool.alloc_beside(Some(&cache), bytes, 0, OWN).expect("memory")
-                            });
-                            enter(at[block], bytes);
-                        }
-                        Call::Free(block) | Call::FreeLast(block) => {
-                            leave(at[block]);
-                            let kept = cache.free_by_heart(at[block]);
-                            let kept = kept.or_else(|_| cache.free_larger(at[block]));
-                            let kept = kept.ok().or_else(|| match block % 5 {
-                                0 => cache.free_synced(at[block]),
-                                _ => cache.free(at[block]),
-                            });
-                            let freed = kept.map_or_else(
-                                || match block % 5 {
-                                    0 => pool.free_synced(at[block]),
-                                    _ => pool.free_beside(Some(&cache), at[block], OWN),
-                                },
-                                Ok,
-                            );
-                            freed.expect("live");
-                        }
-                    }
-                }
-                replayed.fetch_add(u64::from(pool.is_replaying()), Ordering::Relaxed);
-            }
-            pool.close_cache(&cache);
-        });
-        let mut random = Random(8);
-        while !program.is_finished() {
-            // long enough for a round to be learned again, mostly
-            std::thread::sleep(std::time::Duration::from_micros(random.below(4000)));
-            match random.below(4) {
-                0 => drop(pool.stats().expect("stats")),
-                1 => pool.trim(0).expect("a trim"),
-                2 => pool.validate(),
-                _ => {
-                    let bytes = asked(&mut random);
-                    let block = pool.alloc(bytes, 0, OTHER).expect("memory");
-                    enter(block, bytes);
-                    leave(block);
-                    pool.free(block, OTHER).expect("live");
-                    // so that the stream is forgotten
-                    let mark = pool.mark_all();
-                    pool.synchronized(mark);
-                }
-            }
-        }
-    });
-    let replayed = replayed.load(Ordering::Relaxed);
-    assert!(replayed > 0);
-    assert_eq!(pool.end().blocks, 0);
 }
 
 /// At any step of a round, be it watched, recorded or replayed, something else happens; then everything is as if there were no replays.

@@ -94,10 +94,10 @@ impl First {
         made < STEPS as u64
     }
 
-    /// May these calls come again as a whole, now that all blocks have gone?
-    pub fn is_round(&mut self) -> bool {
+    /// May these calls come again as a whole, now that all blocks have gone? They may only where the pool is `settled`.
+    pub fn is_round(&mut self, settled: &dyn Fn() -> bool) -> bool {
         let made = self.notes.len();
-        let is = self.live == 0 && made >= LAST.max(2 * self.guessed);
+        let is = self.live == 0 && made >= LAST.max(2 * self.guessed) && settled();
         if is {
             self.guessed = made;
         }
@@ -177,6 +177,7 @@ mod tests {
     use super::*;
 
     const NONE: Changes = Changes { made: 0, removed: 0 };
+    const SETTLED: &dyn Fn() -> bool = &|| true;
     const BLOCK: Extent = Extent {
         bytes: 512,
         slab: Some(0),
@@ -197,11 +198,11 @@ mod tests {
         let mut first = First::new(NONE);
         all_but_one(&mut first, 10);
         first.free(0, BLOCK);
-        assert!(!first.is_round(), "too few");
+        assert!(!first.is_round(SETTLED), "too few");
         all_but_one(&mut first, 100);
-        assert!(!first.is_round(), "one is in use");
+        assert!(!first.is_round(SETTLED), "one is in use");
         first.free(0, BLOCK);
-        assert!(first.is_round() && first.goes_on(0, NONE));
+        assert!(first.is_round(SETTLED) && first.goes_on(0, NONE));
         let notes = first.take_notes().expect("all that were made");
         assert_eq!(notes.len() as u64, 2 * (10 + 100));
         assert!(notes.iter().all(|note| note.block() == BLOCK));
@@ -212,7 +213,7 @@ mod tests {
         );
         // half of them come again, and then others
         first.resume(notes, 110);
-        assert!(!first.is_round(), "some are in use");
+        assert!(!first.is_round(SETTLED), "some are in use");
         for at in 0..90 {
             first.free(99 - at, BLOCK);
         }
@@ -260,7 +261,7 @@ mod tests {
         for _ in 0..200 {
             first.alloc(1, 1);
             first.free(1, BLOCK);
-            if first.is_round() {
+            if first.is_round(SETTLED) {
                 guesses.push(first.made());
                 let notes = first.take_notes().expect("all that were made");
                 first.resume(notes, 0);

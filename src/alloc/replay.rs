@@ -283,11 +283,18 @@ impl Heap {
     }
 
     /// An allocation while calls are recorded or replayed: its block, if the tape has it, or the cache. More than `ample` memory is too much.
+    /// A replay begins only where the pool is `settled`: no page is on its way between places where the books have it.
     #[inline(never)]
-    pub fn alloc_taped(&mut self, own: Option<&Arc<Cache>>, bytes: u64, ample: u64) -> Option<u64> {
+    pub fn alloc_taped(
+        &mut self,
+        own: Option<&Arc<Cache>>,
+        bytes: u64,
+        ample: u64,
+        settled: &dyn Fn() -> bool,
+    ) -> Option<u64> {
         let own = self.taped(own)?;
         if self.replay.way == Way::Recording {
-            self.consider_tape(own, ample);
+            self.consider_tape(own, ample, settled);
         }
         match self.replay.way {
             Way::Watching => None,
@@ -326,16 +333,16 @@ impl Heap {
     }
 
     /// Before a recorded allocation: can what was recorded be replayed?
-    fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64) {
+    fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64, settled: &dyn Fn() -> bool) {
         let sheds = self.will_shed(ample); // what is replayed sheds nothing any more
-        self.consider_first(own, sheds);
+        self.consider_first(own, sheds, settled);
         if self.replay.way == Way::Recording && self.replay.records_round() {
-            self.consider_recording(own, sheds);
+            self.consider_recording(own, sheds, settled);
         }
     }
 
     /// The same of all calls so far.
-    fn consider_first(&mut self, own: &Arc<Cache>, sheds: bool) {
+    fn consider_first(&mut self, own: &Arc<Cache>, sheds: bool, settled: &dyn Fn() -> bool) {
         let (crowded, of_heap) = (self.is_crowded(), self.stats.allocations);
         let Some(first) = &mut self.replay.first else {
             return;
@@ -343,7 +350,7 @@ impl Heap {
         if crowded || !first.goes_on(of_heap, self.pages.changes) {
             return self.forget_first();
         }
-        if !sheds && first.is_round() {
+        if !sheds && first.is_round(settled) {
             let made = first.made();
             let notes = first.take_notes();
             let noted = self.is_all_noted(own, Calls::default(), made);
@@ -355,11 +362,14 @@ impl Heap {
     }
 
     /// The same of a round.
-    fn consider_recording(&mut self, own: &Arc<Cache>, sheds: bool) {
+    fn consider_recording(&mut self, own: &Arc<Cache>, sheds: bool, settled: &dyn Fn() -> bool) {
         let (changes, recording) = (self.pages.changes, &mut self.replay.recording);
         let goes_on = recording.goes_on();
         let may = goes_on && !(sheds && recording.has_moved(changes));
         let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
+        if whole && !settled() {
+            return; // it is looked at again
+        }
         let made = recording.made();
         let noted = whole && self.is_all_noted(own, self.replay.begun, made);
         let recording = mem::take(&mut self.replay.recording);

@@ -71,6 +71,11 @@ impl<T> Fair<T> {
         }
     }
 
+    /// Does anybody have it?
+    pub fn is_taken(&self) -> bool {
+        self.line().taken
+    }
+
     /// Takes the lock if it is free and nobody waits for it. Waits for nobody, so no rank is needed.
     pub fn try_lock(&self) -> Option<FairGuard<'_, T>> {
         let mut line = self.line();
@@ -210,8 +215,9 @@ mod tests {
     #[test]
     fn who_tries_does_not_overtake() {
         let lock = Fair::new(Rank::Grow, 0u64);
+        assert!(!lock.is_taken());
         let guard = lock.lock();
-        assert!(lock.try_lock().is_none());
+        assert!(lock.is_taken() && lock.try_lock().is_none());
         scope(|scope| {
             let waiter = scope.spawn(|| *lock.lock() += 1);
             while waiting(&lock) == 0 {

@@ -71,7 +71,11 @@ impl Pool {
     ) -> Result<Option<T>, BackendError> {
         // room for the block wherever the page begins
         let need = len + align - GRAIN;
-        let page = self.heap.lock().page_for(need, sources);
+        let Ok(heap) = self.books() else {
+            return Err(BackendError::Unloaded);
+        };
+        let page = heap.page_for(need, sources);
+        drop(heap);
         let Some(bytes) = page else { return Ok(None) };
         let mut heap = self.add_segment(bytes)?;
         let index = index_for_alloc(&mut heap, stream);

@@ -39,7 +39,8 @@ impl Pool {
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
         let ample = self.ample_for(&heap);
-        let at = Pool::taped(&mut heap, |heap| heap.alloc_taped(own, bytes, ample));
+        let settled = || !self.grow.is_taken();
+        let at = Pool::taped(&mut heap, |heap| heap.alloc_taped(own, bytes, ample, &settled));
         (heap, at.map(Addr))
     }
 
