@@ -431,7 +431,6 @@ impl Pool {
     pub fn validate(&self) {
         let _grow = Turn::take(self);
         if let Ok(mut heap) = self.books_to_read() {
-            heap.figures();
             heap.validate();
         }
     }

@@ -13,8 +13,9 @@ use std::collections::{HashMap, HashSet};
 impl Heap {
     /// Checks everything, in time linear in all there is; panics on the first equation that does not hold.
     /// Call it between operations only. Threads may be at work in their caches: they are kept out.
-    pub fn validate(&self) {
+    pub fn validate(&mut self) {
         self.keep_out(Shut::Visit);
+        self.figures(); // which keep the peak
         self.space.validate();
         self.validate_nodes();
         self.validate_pages();
