@@ -235,7 +235,7 @@ impl Heap {
     }
 
     /// Have several threads one that do not take turns?
-    pub(super) fn has_several_threads(&self) -> bool {
+    pub(super) fn has_several_owners(&self) -> bool {
         self.caches.shared
     }
 
@@ -243,6 +243,7 @@ impl Heap {
         let mut owners = self.caches.all.iter().map(|cache| cache.owner);
         let first = owners.next();
         self.caches.shared = !self.caches.turns.are_taken() && owners.any(|owner| Some(owner) != first);
+        self.see_threads();
         self.renew_limits();
     }
 

@@ -65,7 +65,7 @@ impl Heap {
             true => most.min(room),
             false => most,
         };
-        let open = self.has_several_threads() && !self.caches.limits.idle;
+        let open = self.has_several_owners() && !self.caches.limits.idle;
         for (_, depot) in self.depots() {
             depot.set_limit(if open { most } else { 0 });
         }

@@ -174,6 +174,7 @@ impl Heap {
     fn consider_round(&mut self, own: Option<&Arc<Cache>>) {
         let Some(had) = self.had_by_main(own) else { return };
         let used = had.saturating_sub(self.bytes_kept_beside(own));
+        self.see_threads();
         let (now, made) = (self.calls(), self.stats.allocations);
         let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);

@@ -5,11 +5,15 @@
 //! A turn is what the heap is called for until another thread asks it for a block. Threads at the same time have short ones, or every other
 //! is short, or they wait for each other: who waits for a lock comes to have it for many calls.
 //!
+//! Where nearly all calls are one stream's, threads that call for others do not count: they are guests (`guests`).
+//!
 //! No lock of its own: the heap's.
 
 use super::cache::{Cache, ThreadId};
 use super::flush::Whose;
 use super::heap::Heap;
+use super::order::COMMON;
+use std::sync::Arc;
 
 /// A turn of fewer calls of the heap is short.
 const SHORT: u64 = 64;
@@ -29,6 +33,10 @@ pub struct Turns {
     all: u32,
     short: u32,
     in_turn: bool,
+    /// The stream that nearly all calls are of, if there are others: only those of its threads count.
+    main: Option<u32>,
+    /// Several threads call at the same time.
+    several: bool,
 }
 
 impl Turns {
@@ -63,17 +71,40 @@ impl Heap {
     #[inline(always)]
     pub fn take_turn(&mut self, own: &Cache) {
         if self.caches.turns.owner != Some(own.owner) {
-            self.begin_turn(own.owner);
+            self.begin_turn(own);
         }
     }
 
     #[inline(never)]
-    fn begin_turn(&mut self, owner: ThreadId) {
+    fn begin_turn(&mut self, own: &Cache) {
+        if self.caches.turns.main.is_some_and(|main| main != own.arena) {
+            return; // a guest's
+        }
+        let owner = own.owner;
         let calls = self.stats.allocations.wrapping_add(self.stats.frees);
         self.see_turns(|turns| turns.begin(owner, calls));
         if self.caches.turns.are_taken() {
             self.flush(Whose::Others(owner), |_| false);
         }
+    }
+
+    /// Do several threads call at the same time? Not if all but one call for streams of their own, and seldom.
+    pub(super) fn has_several_threads(&self) -> bool {
+        self.caches.turns.several
+    }
+
+    /// Looks whose calls matter.
+    pub(super) fn see_threads(&mut self) {
+        let own = |cache: &&Arc<Cache>| cache.arena != COMMON && self.is_main(cache.arena);
+        let main = match self.has_several_streams() {
+            true => self.caches().iter().find(own).map(|cache| cache.arena),
+            false => None,
+        };
+        let count = |cache: &&Arc<Cache>| main.is_none_or(|main| main == cache.arena);
+        let mut owners = self.caches().iter().filter(count).map(|cache| cache.owner);
+        let first = owners.next();
+        let several = !self.caches.turns.are_taken() && owners.any(|owner| Some(owner) != first);
+        (self.caches.turns.main, self.caches.turns.several) = (main, several);
     }
 
     /// Somebody had to wait for the heap.
