@@ -4,8 +4,9 @@
 //! While a round is recorded guests do as they always do: whether the round is whole its own calls tell. It is replayed if nothing that
 //! it touches is theirs when it begins: what is touched is found page by page, since a page may be mapped at several addresses.
 //!
-//! While it is replayed they get what their stream has freed itself, where that lies, and free what the round does not touch: so what is
-//! theirs and what the round touches stay apart, and the books are right about them, though not about the round. All else ends the replay first.
+//! While it is replayed they get what their stream has freed itself, where that lies, or else what is everybody's and the round does not touch,
+//! and free what it does not touch: so what is theirs and what the round touches stay apart, and the books are right about them, though not about
+//! the round. All else ends the replay first.
 //!
 //! A program with two streams that are as busy has no guests: that the one is by heart would make the other's calls dear.
 //!
@@ -14,11 +15,12 @@
 use super::cache::Cache;
 use super::heap::{Block, Heap};
 use super::limbo::Limbo;
-use super::node::{Kind, NIL, Node};
-use super::note::Note;
+use super::node::{Kind, NIL, Node, NodeId};
+use super::note::{Extent, Note};
 use super::order::COMMON;
 use super::page::PageId;
 use super::rounds::Calls;
+use super::size::{GRAIN, class_of, run_bytes};
 use super::space::Found;
 use super::tape::{Progress, Step};
 use rustc_hash::FxHashSet;
@@ -31,6 +33,8 @@ const PART: u64 = 16;
 const FEW: u64 = 64;
 /// So small a part of what is needed is little.
 const LITTLE: u64 = 32;
+/// So many extents that may be everybody's are looked at for one request.
+const LOOKS: usize = 64;
 /// Until they have memory enough the books are needed for them. Once in so many rounds is seldom...
 const SELDOM: u64 = 8;
 /// ...and more often is too often if that was so so many times.
@@ -53,8 +57,8 @@ pub struct Guests {
     early: u32,
     /// It is ended because the books are needed for one.
     ends: bool,
-    /// What they may not touch.
-    touched: Touched,
+    /// What they may not touch. None: nothing of what there is.
+    touched: Option<Touched>,
 }
 
 impl Touched {
@@ -71,12 +75,33 @@ impl Touched {
         Touched(parts)
     }
 
-    /// Is any byte of this part among them?
-    fn overlaps(&self, (page, from, to): (PageId, u64, u64)) -> bool {
+    /// Those of them in this part, from where to where.
+    fn within(&self, (page, from, to): (PageId, u64, u64)) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.0.partition_point(|part| (part.0, part.2) <= (page, from));
-        self.0
-            .get(first)
-            .is_some_and(|part| part.0 == page && part.1 < to)
+        let here = self.0[first..]
+            .iter()
+            .take_while(move |part| part.0 == page && part.1 < to);
+        here.map(move |part| (part.1.max(from), part.2.min(to)))
+    }
+
+    /// Is any byte of this part among them?
+    fn overlaps(&self, part: (PageId, u64, u64)) -> bool {
+        self.within(part).next().is_some()
+    }
+
+    /// Where at least so many bytes in a row are none of them, in parts that follow each other: from and to where, counted from the first one.
+    fn gaps(&self, parts: impl Iterator<Item = (PageId, u64, u64)>, least: u64) -> Vec<(u64, u64)> {
+        let (mut gaps, mut begun, mut at) = (Vec::new(), 0, 0);
+        for (page, from, to) in parts {
+            for (lo, hi) in self.within((page, from, to)) {
+                gaps.push((begun, at + (lo - from)));
+                begun = at + (hi - from);
+            }
+            at += to - from;
+        }
+        gaps.push((begun, at));
+        gaps.retain(|gap| gap.1 - gap.0 >= least);
+        gaps
     }
 }
 
@@ -183,14 +208,56 @@ impl Heap {
         self.replay.guests.calls.frees += u64::from(self.find_block(at).is_ok());
     }
 
-    /// A guest's request while others' calls are replayed: a block of what its stream has freed.
-    pub fn alloc_as_guest(&mut self, stream: u32, bytes: u64, align: u64) -> Option<u64> {
+    /// A guest's request while others' calls are replayed: a block of what its stream has freed, or else, if it may be, of what is everybody's
+    /// and the round does not touch.
+    pub fn alloc_as_guest(&mut self, stream: u32, bytes: u64, align: u64, everybodys: bool) -> Option<u64> {
         self.serve(stream);
         // all that is everybody's may be the round's (`fit`)
-        let at = self.beside_replay(|heap| heap.alloc(bytes, align, stream))?;
+        let at = self.beside_replay(|heap| {
+            let own = heap.alloc(bytes, align, stream);
+            own.or_else(|| {
+                let given = everybodys && heap.give_untouched(Heap::need(bytes, align), stream);
+                given.then(|| heap.alloc(bytes, align, stream))?
+            })
+        })?;
         self.note_guest_alloc();
         self.stats.hits += 1;
         Some(at)
+    }
+
+    /// Makes so much of what is everybody's, and the round does not touch, the guest's. Gives whether there was so much.
+    fn give_untouched(&mut self, (bytes, align): (u64, u64), stream: u32) -> bool {
+        let bytes = bytes + align - GRAIN;
+        let long = |arena: u32| self.arena(arena).bins.ascending(&self.space.nodes, bytes);
+        let all = [COMMON, self.replay.host()].into_iter().flat_map(long);
+        let gap = |id: NodeId| Some((id, self.untouched(id, bytes).first()?.0));
+        let found = all.take(LOOKS).find_map(gap);
+        let Some((id, from)) = found else { return false };
+        let completed = self.arena(stream).completed;
+        let piece = self.cut_free(id, from, from + bytes);
+        self.put_free_since(piece, stream, completed);
+        true
+    }
+
+    /// Where at least so many bytes of a free extent in a row are known not to be the replayed round's, and nobody else's: what the host
+    /// has freed is everybody's once that is complete.
+    pub(super) fn untouched(&self, id: NodeId, least: u64) -> Vec<(u64, u64)> {
+        let &Node {
+            start,
+            len,
+            owner,
+            seq,
+            ..
+        } = &self.space.nodes[id];
+        let complete = owner == COMMON || self.reuse.opportunistic && self.is_complete(owner, seq);
+        let touched = self.replay.guests.touched.as_ref().filter(|_| complete);
+        let Some(touched) = touched else {
+            return Vec::new();
+        };
+        let gaps = touched.gaps(self.parts(start, len), least);
+        gaps.into_iter()
+            .map(|(from, to)| (start + from, start + to))
+            .collect()
     }
 
     /// A block that the guest frees meanwhile: its bytes. None: that is for the books.
@@ -236,9 +303,10 @@ impl Heap {
         stream != COMMON && stream != self.replay.host()
     }
 
+    /// Is nothing of it the replayed round's, as far as that is known?
     fn is_untouched(&self, at: u64, bytes: u64) -> bool {
-        let touched = &self.replay.guests.touched;
-        self.parts(at, bytes).all(|part| !touched.overlaps(part))
+        let touched = self.replay.guests.touched.as_ref();
+        touched.is_some_and(|touched| self.parts(at, bytes).all(|part| !touched.overlaps(part)))
     }
 
     /// The same of a block, live or held back, that begins there.
@@ -270,11 +338,11 @@ impl Heap {
 
     /// A round of these calls may be replayed: is nothing that it touches another stream's? Then guests may come.
     pub(super) fn keeps_guests_apart(&mut self, notes: &VecDeque<Note>) -> bool {
-        self.replay.guests.touched = Touched::default();
+        self.replay.guests.touched = None;
         if !self.has_several_streams() {
             return true; // who comes to be known ends the replay
         }
-        let mut blocks: Vec<(u64, u64)> = notes.iter().map(|note| (note.at, note.bytes)).collect();
+        let mut blocks: Vec<(u64, u64)> = notes.iter().map(|note| reach(note.block(), note.at)).collect();
         blocks.sort_unstable();
         blocks.dedup();
         let parts = blocks.iter().flat_map(|&(at, bytes)| self.parts(at, bytes));
@@ -286,7 +354,7 @@ impl Heap {
                 Step::Free { at, .. } => lasting.remove(&at),
             };
         }
-        self.replay.guests.touched = touched;
+        self.replay.guests.touched = Some(touched);
         let (mut kept, mut others) = (FxHashSet::default(), Vec::new());
         self.each_kept(|arena, at| match arena == self.replay.host() {
             true => drop(kept.insert(at)),
@@ -347,6 +415,14 @@ impl Heap {
     }
 }
 
+/// What a block takes: all of its slab, which may have to be made anew for it.
+fn reach(block: Extent, at: u64) -> (u64, u64) {
+    match block.slab {
+        Some(base) => (base, run_bytes(class_of(block.bytes, 0).expect("a slab's"))),
+        None => (at, block.bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,6 +445,20 @@ mod tests {
             assert!(touched.overlaps(part), "{part:?}");
         }
         assert!(!Touched::default().overlaps((0, 0, 1)));
+    }
+
+    /// Of two pages that follow each other, and of a part of one.
+    #[test]
+    fn gaps_go_from_page_to_page() {
+        let touched = Touched::of(vec![(1, 10, 20), (1, 50, 60), (2, 30, 40), (2, 90, 100)]);
+        let gaps = |parts: &[(PageId, u64, u64)], least| touched.gaps(parts.iter().copied(), least);
+        let whole = [(1, 0, 100), (2, 0, 100)];
+        assert_eq!(gaps(&whole, 1), [(0, 10), (20, 50), (60, 130), (140, 190)]);
+        assert_eq!(gaps(&whole, 50), [(60, 130), (140, 190)]);
+        assert_eq!(gaps(&[(1, 15, 55)], 1), [(5, 35)]);
+        assert_eq!(gaps(&[(1, 12, 20)], 1), []);
+        assert_eq!(gaps(&[(3, 0, 7)], 1), [(0, 7)]);
+        assert_eq!(gaps(&[(3, 0, 7)], 8), []);
     }
 
     #[test]

@@ -43,15 +43,15 @@ impl Pool {
         (bytes, align): (u64, u64),
         stream: &Named,
     ) -> (RankedGuard<'a, Heap>, Option<Addr>) {
-        let mut looked = false;
+        let mut looked = heap.limbo.is_empty();
         while heap.replay.is_on() && heap.is_guest(guest) && heap.may_guest_call() {
-            if let Some(at) = heap.alloc_as_guest(guest, bytes, align) {
+            if let Some(at) = heap.alloc_as_guest(guest, bytes, align, looked) {
                 let due = heap.event_due(guest);
                 drop(heap);
                 self.record_if(due, stream, guest);
                 return (self.books_as_they_are(), Some(Addr(at)));
             }
-            if looked || heap.limbo.is_empty() {
+            if looked {
                 break;
             }
             drop(heap);
