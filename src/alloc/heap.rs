@@ -82,6 +82,8 @@ pub struct Heap {
     pub also_used: FxHashMap<u64, Users>,
     /// Freed blocks that further streams may still use.
     pub limbo: VecDeque<Limbo>,
+    /// Bytes held back since events were recorded for that.
+    pub(super) held: u64,
     /// The latest number under which a block was offered to other processes.
     pub(super) offers: u64,
     /// Blocks lent, each as often as it is.
@@ -155,6 +157,7 @@ impl Heap {
             spare_arena: None,
             also_used: FxHashMap::default(),
             limbo: VecDeque::new(),
+            held: 0,
             offers: 0,
             lent: 0,
             set_back: FxHashSet::default(),

@@ -144,6 +144,7 @@ impl Heap {
             need(self, stream);
         }
         self.stats.pending += bytes;
+        self.held += bytes;
         match block {
             Block::Large(id) => self.space.nodes[id].kind = Kind::Limbo,
             Block::Small(slab, index) => self.slabs.set_limbo(slab, index),
@@ -153,6 +154,23 @@ impl Heap {
             needs,
             loan,
         });
+    }
+
+    /// Was so much held back that it should have events? An event that is recorded once somebody needs the memory comes after all that the
+    /// streams were asked for meanwhile. Gives the streams of the last one.
+    #[inline(always)]
+    pub fn held_uncovered(&mut self) -> Option<Vec<u32>> {
+        match self.held > 0 && self.held >= self.most_uncovered() {
+            true => self.streams_held_for(),
+            false => None,
+        }
+    }
+
+    #[inline(never)]
+    fn streams_held_for(&mut self) -> Option<Vec<u32>> {
+        self.held = 0;
+        let last = self.limbo.back()?;
+        Some(last.needs.iter().map(|need| need.0).collect())
     }
 
     /// Frees, for everybody, the held-back blocks whose streams are done; those of guests of a replay for these. Looks at a bounded number.

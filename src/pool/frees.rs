@@ -4,6 +4,7 @@
 
 use super::books::index_beside;
 use super::cached::this_thread;
+use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::LONG;
@@ -45,10 +46,12 @@ impl Pool {
         if !heap.replay.is_watching()
             && let Some((bytes, due)) = self.free_taped(&mut heap, own, at, stream)
         {
+            let held = heap.held_uncovered();
+            drop(heap);
             if let Some((number, arena)) = due {
-                drop(heap);
                 self.record_if(Some(number), stream, arena);
             }
+            self.cover_held(held);
             return Ok(bytes);
         }
         if !self.is_plain(stream) {
@@ -117,6 +120,16 @@ impl Pool {
         Ok(heap.free_ended(ended, COMMON, true))
     }
 
+    /// Records events on these streams, for blocks that are held back, if no miss is at work just then.
+    #[inline(always)]
+    fn cover_held(&self, held: Option<Vec<u32>>) {
+        if let Some(streams) = held
+            && let Some(_grow) = Turn::try_take(self)
+        {
+            self.cover_but_replayed(|stream| streams.contains(&stream));
+        }
+    }
+
     #[inline(always)]
     pub(super) fn after_frees(&self, mut heap: RankedGuard<'_, Heap>, stream: &Named, index: u32) {
         if self.importer.is_some() && index != COMMON {
@@ -124,8 +137,10 @@ impl Pool {
         }
         let due = heap.event_due(index);
         let over = heap.is_above_threshold();
+        let held = heap.held_uncovered();
         drop(heap);
         self.record_if(due, stream, index);
+        self.cover_held(held);
         if over {
             self.apply_threshold();
         }
