@@ -212,6 +212,8 @@ impl Pool {
         };
         let left = most(need).saturating_sub(heap.stats.reserved);
         Ok(Room {
+            early: room.early.min(left),
+            slack: room.slack.min(left),
             limit: room.limit.min(left),
             ..room
         })
@@ -237,9 +239,10 @@ impl Pool {
                 .saturating_sub(stats.reserved)
                 .min(limit)
         };
+        let small = peak < 32 * least && stats.reserved < most(peak);
         Ok(Room {
             // a small pool takes whole pages from the start
-            early: within(slack / 4.0 + leeway).max(if peak < 32 * least { least.min(limit) } else { 0 }),
+            early: within(slack / 4.0 + leeway).max(if small { least.min(limit) } else { 0 }),
             slack: within(slack + leeway),
             limit,
             page_min: least,
