@@ -212,8 +212,6 @@ impl Pool {
         };
         let left = most(need).saturating_sub(heap.stats.reserved);
         Ok(Room {
-            early: room.early.min(left),
-            slack: room.slack.min(left),
             limit: room.limit.min(left),
             ..room
         })
