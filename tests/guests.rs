@@ -8,7 +8,7 @@ use common::player::{Guest, Player, Round, asked, ready, setup_of};
 use common::random::Random;
 use common::run::Run;
 
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 1200;
 
 /// A stream that calls now and then has memory of its own after a while, and ends nothing any more.
 #[test]
