@@ -9,16 +9,15 @@
 //! the block of the round before if that is free. Where rounds go on moving pages, and the pool holds too much, they are recorded until
 //! they do not, or hardly, or it has given that back.
 //!
-//! To answer from the tape is safe because each address was free for that block at that step before: blocks in use at a step are the same as then, and so
-//! are the pages behind their addresses, even if these were mapped elsewhere, too, later in that round. Everybody else comes through the lock of the books, and ends the replay before anything:
-//! then the books *make up* for it, in no more time than it takes to free and to place the blocks by which that moment differs from the
-//! beginning of a round. What of the rest the round used is not known, so all of it counts as used by the stream until then.
+//! To answer from the tape is safe because each address was free for that block at that step before: blocks in use at a step are the same as then,
+//! and so are the pages behind their addresses, even if these were mapped elsewhere, too, later in that round. Everybody else comes through the lock
+//! of the books, and ends the replay before anything: then the books *make up* for it, in no more time than it takes to free and to place the blocks by
+//! which that moment differs from the beginning of a round; all that is free and that the round may touch counts as used by the stream until then.
 //!
 //! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), and where one thread has caches, or
 //! threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
 //! worth it, or that had to end for a guest, is recorded on: what it knew shows where blocks belong (`guide`). Where the pool can record an
-//! event only in calls that name the stream it hears of some frees, those after which hardly anything is in use, and records one there:
-//! the stream may never be named again.
+//! event only in calls that name the stream it hears of some frees, those after which hardly anything is in use, and records one there.
 //!
 //! Invariants: while calls are recorded or replayed the gates of all caches are shut; while they are replayed, nothing in the books changes
 //! but what is guests'.
