@@ -13,7 +13,8 @@
 //! What a request finds then depends on the requests before it alone, and rounds settle as those of one stream do. Only a request that would
 //! have the pool hold yet more looks at other streams.
 //!
-//! What streams need apart is the sum, over all of them, of the most that each took in a round beyond what was freed on it.
+//! What streams need apart is the sum, over all of them, of the most that each took in a round beyond what was freed on it. One that came in this
+//! round and was forgotten in it may have been made for a request alone: it counts once it is known to come again.
 //! A pool that may do neither goes on as it is; but it knows that its rounds differ by chance, and may hold more so that pages need not
 //! move (`leeway`).
 //!
@@ -22,7 +23,7 @@
 
 use super::heap::Heap;
 use crate::base::units::Timeline;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// So many rounds in a row that begin alike and map pages differ by chance...
 const ROUNDS: u32 = 16;
@@ -72,6 +73,8 @@ pub struct May {
 pub(super) struct Taken {
     now: i64,
     most: i64,
+    /// The stream was there in the round before, or came again in this one.
+    again: bool,
 }
 
 /// How they do, and what says so.
@@ -86,6 +89,8 @@ pub struct Sharing {
     several: bool,
     /// What streams took that were forgotten in this round, and may come back.
     gone: FxHashMap<Timeline, Taken>,
+    /// The streams of the round before.
+    before: FxHashSet<Timeline>,
     /// Rounds in a row that map pages.
     by_chance: u32,
     /// What is needed if no stream gets what another one freed.
@@ -215,7 +220,8 @@ impl Heap {
 
     /// What streams have needed apart in this round so far.
     pub fn apart_so_far(&self) -> u64 {
-        let gone = self.sharing.gone.values().map(|taken| taken.most as u64);
+        let gone = self.sharing.gone.values().filter(|taken| taken.again);
+        let gone = gone.map(|taken| taken.most as u64);
         let here = self.streams().map(|stream| self.arena(stream).taken.most as u64);
         gone.chain(here).sum()
     }
@@ -250,7 +256,11 @@ impl Heap {
     /// A stream has come. It may have been forgotten in this round with blocks that are in use.
     pub(super) fn recall(&mut self, id: Timeline) -> Taken {
         self.sharing.several |= self.has_several_streams();
-        self.sharing.gone.remove(&id).unwrap_or_default()
+        let gone = self.sharing.gone.remove(&id);
+        Taken {
+            again: gone.is_some() || self.sharing.before.contains(&id),
+            ..gone.unwrap_or_default()
+        }
     }
 
     /// A stream is forgotten.
@@ -269,12 +279,21 @@ impl Heap {
 
     /// A round begins, with so much in use, like the one before or `again` not.
     pub(super) fn begin_round_of_streams(&mut self, used: u64, again: bool, may: May) {
-        let mut taken: Vec<Taken> = self.sharing.gone.drain().map(|gone| gone.1).collect();
-        for stream in self.streams() {
-            taken.push(std::mem::take(&mut self.arena_mut(stream).taken));
+        let apart = used + self.apart_so_far();
+        self.sharing.before.clear();
+        let mut passed = 0;
+        for (id, taken) in self.sharing.gone.drain() {
+            self.sharing.before.insert(id);
+            passed += taken.now.max(0) as u64;
         }
-        let apart = used + taken.iter().map(|taken| taken.most as u64).sum::<u64>();
-        let passed = taken.iter().map(|taken| taken.now.max(0) as u64).sum::<u64>();
+        for stream in self.streams() {
+            let again = Taken {
+                again: true,
+                ..Taken::default()
+            };
+            let taken = std::mem::replace(&mut self.arena_mut(stream).taken, again);
+            passed += taken.now.max(0) as u64;
+        }
         // a stream alone has nobody to share with, and what streams pass on would have to come back
         let several = self.had_several_streams();
         self.sharing.several = false;
@@ -295,7 +314,11 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
+    use super::super::directory::Directory;
+    use super::super::order::Reuse;
     use super::*;
+    use crate::base::units::StreamId;
+    use std::sync::Arc;
 
     const ANY: May = May {
         wait: true,
@@ -416,5 +439,32 @@ mod tests {
         assert_eq!(waited, PATIENCE + (1000 - PATIENCE) / (IMPATIENCE + 1));
         patience.looked(false);
         assert!(patience.waits());
+    }
+
+    /// Streams that are made for a request each never come back.
+    #[test]
+    fn a_stream_that_was_forgotten_counts_once_it_came_again() {
+        let reuse = Reuse {
+            event_dependencies: true,
+            opportunistic: true,
+            internal_dependencies: true,
+        };
+        let directory = Arc::new(Directory::new().expect("addresses"));
+        let mut heap = Heap::new(2 << 20, reuse, u64::MAX, directory);
+        let id = |stream| Timeline::of(StreamId(stream));
+        let life = |heap: &mut Heap, stream| {
+            let taken = heap.recall(id(stream));
+            heap.remember(id(stream), Taken { most: 100, ..taken });
+            heap.apart_so_far()
+        };
+        assert_eq!((1..50).map(|stream| life(&mut heap, stream)).max(), Some(0));
+        assert_eq!(life(&mut heap, 7), 100, "it came again");
+        heap.begin_round_of_streams(0, true, NONE);
+        assert_eq!(heap.apart_so_far(), 0);
+        assert_eq!(
+            (life(&mut heap, 60), life(&mut heap, 8)),
+            (0, 100),
+            "it was there in the round before"
+        );
     }
 }
