@@ -157,20 +157,20 @@ impl Heap {
     }
 
     /// Was so much held back that it should have events? An event that is recorded once somebody needs the memory comes after all that the
-    /// streams were asked for meanwhile. Gives the streams of the last one.
+    /// streams were asked for meanwhile.
     #[inline(always)]
-    pub fn held_uncovered(&mut self) -> Option<Vec<u32>> {
-        match self.held > 0 && self.held >= self.most_uncovered() {
-            true => self.streams_held_for(),
-            false => None,
+    pub fn is_held_uncovered(&mut self) -> bool {
+        let due = self.held > 0 && self.held >= self.most_uncovered();
+        if due {
+            self.held = 0;
         }
+        due
     }
 
-    #[inline(never)]
-    fn streams_held_for(&mut self) -> Option<Vec<u32>> {
-        self.held = 0;
+    /// One after the other the streams that the block waits for which was held back last.
+    pub fn held_for(&self, number: usize) -> Option<u32> {
         let last = self.limbo.back()?;
-        Some(last.needs.iter().map(|need| need.0).collect())
+        last.needs.get(number).map(|need| need.0)
     }
 
     /// Frees, for everybody, the held-back blocks whose streams are done; those of guests of a replay for these. Looks at a bounded number.

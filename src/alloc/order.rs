@@ -236,6 +236,9 @@ impl Arena {
 /// How far each of some streams had come.
 pub type Clock = Vec<(u32, u64)>;
 
+/// A stream, whose it is, by which name it goes, and the number to be covered.
+pub type Uncovered = (u32, Timeline, StreamHandle, u64);
+
 impl Heap {
     /// The arena of a timeline, made on its first use.
     #[inline]
@@ -326,23 +329,23 @@ impl Heap {
 
     /// Streams that the pool can reach, of those `which` are asked for, and that have freed something no event covers: what is to be covered,
     /// and by which name they go.
-    pub fn uncovered(&mut self, which: impl Fn(u32) -> bool) -> Vec<(u32, Timeline, StreamHandle, u64)> {
-        let mut all = Vec::new();
-        for stream in self.streams().filter(|&stream| which(stream)) {
-            let arena = self.arena_mut(stream);
-            let (Some(name), line, numbered) = (arena.reach, arena.id, arena.recorded() < arena.seq) else {
-                continue;
-            };
-            // before the number is read: what is kept from now on may have a later one
-            let kept = self.kept_for(stream);
-            let arena = self.arena_mut(stream);
-            if numbered || arena.kept != kept {
-                arena.kept = kept;
-                arena.advance();
-                all.push((stream, line, name, arena.seq));
-            }
-        }
-        all
+    pub fn uncovered(&mut self, which: impl Fn(u32) -> bool) -> Vec<Uncovered> {
+        let streams = self.streams().filter(|&stream| which(stream));
+        streams.filter_map(|stream| self.uncovered_of(stream)).collect()
+    }
+
+    /// The same of one stream.
+    pub fn uncovered_of(&mut self, stream: u32) -> Option<Uncovered> {
+        let arena = self.arenas.get(stream as usize)?.as_ref()?;
+        let (name, line, numbered) = (arena.reach?, arena.id, arena.recorded() < arena.seq);
+        // before the number is read: what is kept from now on may have a later one
+        let kept = self.kept_for(stream);
+        let arena = self.arena_mut(stream);
+        (numbered || arena.kept != kept).then(|| {
+            arena.kept = kept;
+            arena.advance();
+            (stream, line, name, arena.seq)
+        })
     }
 
     /// Streams of that name are beyond reach from now on.

@@ -46,7 +46,7 @@ impl Pool {
         if !heap.replay.is_watching()
             && let Some((bytes, due)) = self.free_taped(&mut heap, own, at, stream)
         {
-            let held = heap.held_uncovered();
+            let held = heap.is_held_uncovered();
             drop(heap);
             if let Some((number, arena)) = due {
                 self.record_if(Some(number), stream, arena);
@@ -120,13 +120,30 @@ impl Pool {
         Ok(heap.free_ended(ended, COMMON, true))
     }
 
-    /// Records events on these streams, for blocks that are held back, if no miss is at work just then.
     #[inline(always)]
-    fn cover_held(&self, held: Option<Vec<u32>>) {
-        if let Some(streams) = held
-            && let Some(_grow) = Turn::try_take(self)
-        {
-            self.cover_but_replayed(|stream| streams.contains(&stream));
+    fn cover_held(&self, held: bool) {
+        if held {
+            self.cover_held_last();
+        }
+    }
+
+    /// Records events on the streams that the block waits for which was held back last, if no miss is at work just then. It is part of a free,
+    /// and allocates nothing.
+    #[cold]
+    fn cover_held_last(&self) {
+        let Some(_grow) = Turn::try_take(self) else { return };
+        for number in 0.. {
+            let Ok(mut heap) = self.books_to_read() else {
+                return;
+            };
+            let Some(stream) = heap.held_for(number) else {
+                return;
+            };
+            let uncovered = heap.uncovered_of(stream);
+            drop(heap);
+            if let Some(uncovered) = uncovered {
+                self.record_on(uncovered);
+            }
         }
     }
 
@@ -137,7 +154,7 @@ impl Pool {
         }
         let due = heap.event_due(index);
         let over = heap.is_above_threshold();
-        let held = heap.held_uncovered();
+        let held = heap.is_held_uncovered();
         drop(heap);
         self.record_if(due, stream, index);
         self.cover_held(held);

@@ -5,7 +5,7 @@
 
 use super::turn::Turn;
 use super::{Named, Pool, index};
-use crate::alloc::order::Clock;
+use crate::alloc::order::{Clock, Uncovered};
 use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
 use std::time::Duration;
@@ -171,22 +171,21 @@ impl Pool {
         };
         let uncovered = heap.uncovered(which);
         drop(heap);
-        let mut any = false;
-        for (index, line, name, covers) in uncovered {
-            // the context that makes a built-in stream this one may not be current
-            if self.backend.timeline(name) != Ok(line) {
-                continue;
-            }
-            let Ok(event) = self.backend.record(name) else {
-                continue;
-            };
-            let Ok(mut heap) = self.books_to_read() else {
-                return false;
-            };
-            heap.add_event(index, event, covers, &mut self.stale.lock());
-            any = true;
+        let recorded = uncovered.into_iter().filter(|&stream| self.record_on(stream));
+        recorded.count() > 0
+    }
+
+    /// Records an event on a stream within reach. The caller holds `grow`.
+    pub(super) fn record_on(&self, (index, line, name, covers): Uncovered) -> bool {
+        // the context that makes a built-in stream this one may not be current
+        if self.backend.timeline(name) != Ok(line) {
+            return false;
         }
-        any
+        let Ok(event) = self.backend.record(name) else {
+            return false;
+        };
+        self.add_event(event, covers, index);
+        true
     }
 
     /// Looks which events are complete, and makes what they cover everybody's, but for what the stream that `asks` has
