@@ -43,10 +43,9 @@ impl<'a> User<'a> {
     }
 
     fn alloc(&mut self, bytes: u64) -> Option<Written> {
-        let kept = self
-            .cache
-            .alloc_by_heart(bytes)
-            .ok()
+        let quick = self.cache.quick();
+        let kept = quick
+            .and_then(|quick| quick.replay_alloc_quick(bytes).ok().map(Addr))
             .or_else(|| self.cache.alloc(bytes, 0));
         let at = match kept {
             Some(at) => at,
@@ -64,7 +63,8 @@ impl<'a> User<'a> {
     /// What is written there is still there, and then the block is freed.
     fn free(&mut self, (at, bytes, value): Written) {
         self.stream.expect(at, bytes, value, self.wrong);
-        let kept = self.cache.free_by_heart(at).ok();
+        let quick = self.cache.quick();
+        let kept = quick.and_then(|quick| quick.replay_free_quick(at.0).ok());
         if kept.or_else(|| self.cache.free(at)).is_none() {
             self.pool
                 .free_beside(Some(&self.cache), at, self.stream.0)

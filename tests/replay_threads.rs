@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::cached::keep_quick;
 use common::hook::Hooked;
 use common::player::{Call, Round, asked};
 use common::random::Random;
@@ -34,17 +35,22 @@ fn play(
         match call {
             Call::Alloc(block) => {
                 let bytes = round.asked[block];
-                let kept = cache.alloc_by_heart(bytes).or_else(|_| cache.alloc_larger(bytes));
-                let kept = kept.ok().or_else(|| cache.alloc(bytes, 0));
+                let quick = cache.quick().and_then(|quick| {
+                    let kept = quick.replay_alloc_quick(bytes);
+                    kept.or_else(|_| quick.take_larger(bytes)).ok().map(Addr)
+                });
+                let kept = quick.or_else(|| cache.alloc(bytes, 0));
                 at[block] =
                     kept.unwrap_or_else(|| pool.alloc_beside(Some(cache), bytes, 0, OWN).expect("memory"));
                 enter(at[block], bytes);
             }
             Call::Free(block) | Call::FreeLast(block) => {
                 leave(at[block]);
-                let kept = cache.free_by_heart(at[block]);
-                let kept = kept.or_else(|_| cache.free_larger(at[block]));
-                let kept = kept.ok().or_else(|| match block % 5 {
+                let quick = cache.quick().and_then(|quick| {
+                    let kept = quick.replay_free_quick(at[block].0).ok();
+                    kept.or_else(|| keep_quick(quick, at[block]))
+                });
+                let kept = quick.or_else(|| match block % 5 {
                     0 => cache.free_synced(at[block]),
                     _ => cache.free(at[block]),
                 });

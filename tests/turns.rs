@@ -233,7 +233,10 @@ fn turns_may_end_at_any_call() {
             for call in &calls[thread * half..][..half] {
                 match *call {
                     Call::Alloc(block, bytes) => {
-                        let kept = cache.alloc_by_heart(bytes).ok().or_else(|| cache.alloc(bytes, 0));
+                        let quick = cache
+                            .quick()
+                            .and_then(|quick| quick.replay_alloc_quick(bytes).ok());
+                        let kept = quick.map(Addr).or_else(|| cache.alloc(bytes, 0));
                         let at = kept.unwrap_or_else(|| {
                             pool.alloc_beside(Some(&cache), bytes, 0, STREAM).expect("memory")
                         });
@@ -249,7 +252,8 @@ fn turns_may_end_at_any_call() {
                     Call::Free(block) => {
                         let at = Addr(blocks[block].load(Ordering::Relaxed));
                         live.lock().expect("no panic").remove(&at.0);
-                        let kept = cache.free_by_heart(at).ok().or_else(|| cache.free(at));
+                        let quick = cache.quick().and_then(|quick| quick.replay_free_quick(at.0).ok());
+                        let kept = quick.or_else(|| cache.free(at));
                         if kept.is_none() {
                             pool.free_beside(Some(&cache), at, STREAM).expect("live");
                         }

@@ -18,8 +18,8 @@
 //! accessed by plain loads and stores.
 
 use super::depot::Depot;
-use super::directory::{Directory, Piece};
-use super::gate::{Gate, Shut};
+use super::directory::{Directory, Look, Piece, slabs_of};
+use super::gate::{Gate, Pass, Shut};
 use super::lists::{Excess, Kept, LONG, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
@@ -39,6 +39,13 @@ pub enum Missed {
     Shut,
     /// Anything else.
     Other,
+}
+
+/// An owner that is inside the gate. What it finds there decides how it goes on, so that each way out is a short one.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    cache: &'a Cache,
+    _pass: Pass<'a>,
 }
 
 /// What a cache has done since it was opened.
@@ -62,7 +69,9 @@ pub struct Cache {
     pub stream: StreamHandle,
     /// The stream's.
     pub arena: u32,
-    /// The longest block to keep.
+    /// By what the directory tells its slabs.
+    slabs: u64,
+    /// Grains of the longest block to keep.
     most: AtomicU64,
     directory: Directory,
     /// The pool's.
@@ -95,6 +104,7 @@ impl Cache {
             owner: ThreadId(0),
             stream: StreamHandle::default(),
             arena: COMMON,
+            slabs: slabs_of(COMMON),
             most: AtomicU64::new(0),
             directory,
             tape,
@@ -119,6 +129,7 @@ impl Cache {
         (clock, depot): (Arc<AtomicU64>, Arc<Depot>),
     ) {
         (self.owner, self.stream, self.arena, self.depot) = (owner, stream, arena, depot);
+        self.slabs = slabs_of(arena);
         if arena != COMMON {
             self.clock = clock;
         }
@@ -131,7 +142,10 @@ impl Cache {
 
     /// May the owner keep this block when it is freed? The same kind of look.
     pub fn may_keep(&self, at: u64) -> bool {
-        self.has_room() && self.directory.may_keep(at, self.arena, self.most_now())
+        self.has_room()
+            && self
+                .directory
+                .may_keep(at, self.arena, |grains| self.fits(grains))
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
@@ -154,7 +168,7 @@ impl Cache {
     pub fn take_this(&self, at: u64, piece: Piece) -> Option<u64> {
         let kept = self.lists.pop_this(at, piece)?;
         Some(self.hand_out(match kept.piece {
-            Piece::Small { class } => self.begin_small(class, kept),
+            Piece::Small { class } => self.begin_small(class, kept.at),
             Piece::Large { grains } => self.begin_larger(Larger { at, grains }),
         }))
     }
@@ -164,8 +178,8 @@ impl Cache {
     pub fn take_small(&self, bytes: u64) -> Result<u64, Missed> {
         let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
         let class = plain_class(bytes).ok_or(Missed::Other)?;
-        let kept = self.lists.pop_small(class).ok_or(Missed::Other)?;
-        Ok(self.hand_out(self.begin_small(class, kept)))
+        let at = self.lists.pop_small(class).ok_or(Missed::Other)?;
+        Ok(self.hand_out(self.begin_small(class, at)))
     }
 
     /// The same where it is of no slab, aligned as all are, and takes no search.
@@ -179,8 +193,11 @@ impl Cache {
         Ok(self.hand_out(self.begin_larger(larger)))
     }
 
-    /// The same where it takes a search, for a request that no slab can serve.
+    /// The same where it takes a search.
     pub fn take_searched(&self, bytes: u64) -> Result<u64, Missed> {
+        if bytes <= SMALL_MAX || bytes > LONG {
+            return Err(Missed::Other);
+        }
         let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
         let larger = self.lists.pick_searched(bytes).ok_or(Missed::Other)?;
         Ok(self.hand_out(self.begin_larger(larger)))
@@ -196,10 +213,7 @@ impl Cache {
         for (place, &bytes) in places.filter(|(place, _)| place.0 == 0) {
             // each kind by itself: so a slab's block goes from its list to the program in registers
             let taken = match plain_class(bytes) {
-                Some(class) => self
-                    .lists
-                    .pop_small(class)
-                    .map(|kept| self.begin_small(class, kept)),
+                Some(class) => self.lists.pop_small(class).map(|at| self.begin_small(class, at)),
                 None => self
                     .lists
                     .pick_larger(bytes)
@@ -219,9 +233,9 @@ impl Cache {
 
     /// A block that is on no list any more is the program's: where it is, and its bytes.
     #[inline(always)]
-    fn begin_small(&self, class: usize, kept: Kept) -> (u64, u64) {
-        self.directory.begin_small(kept.at, class);
-        (kept.at, Piece::Small { class }.bytes())
+    fn begin_small(&self, class: usize, at: u64) -> (u64, u64) {
+        self.directory.begin_small(at, class);
+        (at, Piece::Small { class }.bytes())
     }
 
     /// The same for one of no slab.
@@ -257,9 +271,10 @@ impl Cache {
 
     /// As `take_inside`.
     pub fn keep_inside(&self, at: u64) -> Option<u64> {
-        match self.directory.class_at(at, self.arena) {
+        let look = self.directory.look(at)?;
+        match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => self.put_larger(at),
+            None => self.put_larger(at, look),
         }
     }
 
@@ -267,25 +282,28 @@ impl Cache {
     /// kept where it is a slab's of this stream, or where no work of any stream can be left.
     pub fn keep_synced(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        match self.directory.class_at(at, self.arena) {
+        let look = self.directory.look(at)?;
+        match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => (self.arena == COMMON).then(|| self.put_larger(at))?,
+            None => (self.arena == COMMON).then(|| self.put_larger(at, look))?,
         }
     }
 
-    /// The same where it may only be a slab's block. Nothing in it can fail.
+    /// The owner goes in to keep a block, where it needs no fence of its own and has nothing to ask. Nothing in it can fail.
     #[inline(always)]
-    pub fn keep_small(&self, at: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
-        let class = self.directory.class_at(at, self.arena).ok_or(Missed::Other)?;
-        self.put_small(at, class).ok_or(Missed::Other)
+    pub fn enter_quick(&self) -> Option<Inside<'_>> {
+        let pass = self.gate.enter_quick()?;
+        Some(Inside {
+            cache: self,
+            _pass: pass,
+        })
     }
 
-    /// The same where it is of no slab.
+    /// As `keep`, under the same conditions, if the block is of no slab. It was found so inside.
     #[inline(always)]
-    pub fn keep_larger(&self, at: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
-        self.put_larger(at).ok_or(Missed::Other)
+    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
+        let _pass = self.gate.enter_quick()?;
+        self.put_larger(at, look)
     }
 
     /// Could the last batch be kept in part only? Then the next one cannot be had as a whole.
@@ -347,23 +365,19 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn put_larger(&self, at: u64) -> Option<u64> {
+    fn put_larger(&self, at: u64, look: Look) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        let grains = self.directory.keep_large(at, self.arena, || self.most_now())?;
+        let grains = look.keep_large(at, self.arena, |grains| self.fits(grains))?;
         self.lists.push_larger(Larger { at, grains }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }
 
-    /// The longest block that it could keep now: of long ones there is one.
+    /// Could it keep a block of so many grains now? Of long ones there is one.
     #[inline(always)]
-    fn most_now(&self) -> u64 {
-        let most = self.most.load(Relaxed);
-        match self.lists.long_bytes() {
-            0 => most,
-            _ => most.min(LONG),
-        }
+    fn fits(&self, grains: u64) -> bool {
+        grains <= self.most.load(Relaxed) && (grains <= LONG / GRAIN || self.lists.long_bytes() == 0)
     }
 
     /// The number for a block that was freed just now. It is read behind the gate and after the call began: any event
@@ -449,7 +463,7 @@ impl Cache {
     /// Bytes that may be kept, and of the longest block.
     pub fn set_limits(&self, bytes: u64, longest: u64) {
         self.limit.store(bytes, Relaxed);
-        self.most.store(longest, Relaxed);
+        self.most.store(longest / GRAIN, Relaxed);
     }
 
     /// As set last.
@@ -493,6 +507,26 @@ impl Cache {
     /// All kept blocks. The caller has the gate shut.
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         self.lists.blocks()
+    }
+}
+
+impl<'a> Inside<'a> {
+    /// What the directory says of an address, if it is one of the pool's.
+    #[inline(always)]
+    pub fn look(&self, at: u64) -> Option<Look<'a>> {
+        self.cache.directory.look(at)
+    }
+
+    /// The class of the blocks there, if they are of a slab of the cache's stream.
+    #[inline(always)]
+    pub fn class(&self, look: Look) -> Option<usize> {
+        look.class(self.cache.slabs)
+    }
+
+    /// Keeps a block of that class that is freed; then it is outside. Gives its bytes.
+    #[inline(always)]
+    pub fn keep_small(self, at: u64, class: usize) -> Option<u64> {
+        self.cache.put_small(at, class)
     }
 }
 

@@ -123,7 +123,13 @@ impl Piece {
 
 #[inline]
 fn run(class: usize, owner: u32) -> u64 {
-    (class as u64) << CLASS_SHIFT | u64::from(owner) << ARENA_SHIFT | RUN
+    (class as u64) << CLASS_SHIFT | slabs_of(owner)
+}
+
+/// What the words of all runs say that are slabs' of an arena.
+#[inline]
+pub const fn slabs_of(owner: u32) -> u64 {
+    (owner as u64) << ARENA_SHIFT | RUN
 }
 
 #[inline]
@@ -134,13 +140,13 @@ fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
         | (at % CELL / GRAIN)
 }
 
-/// May the cache for an arena keep the block of no slab that begins at an address, if it is the one of this word?
+/// May the cache for an arena keep the block of no slab that begins at an address, if it is the one of this word, and fits?
 #[inline(always)]
-fn may_keep_large(word: u64, at: u64, arena: u32, most: u64) -> bool {
+fn may_keep_large(word: u64, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> bool {
     let settled = arena != COMMON || word & (OWED | u64::from(ARENAS) << ARENA_SHIFT) == 0;
     let plain = (State::Plain as u64) << STATE_SHIFT;
     let first = at % CELL / GRAIN;
-    settled && word & (STATE | RUN | FIRST) == plain | first && word >> GRAINS_SHIFT <= most / GRAIN
+    settled && word & (STATE | RUN | FIRST) == plain | first && fits(word >> GRAINS_SHIFT)
 }
 
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
@@ -148,6 +154,36 @@ fn may_keep_large(word: u64, at: u64, arena: u32, most: u64) -> bool {
 pub struct Directory {
     cells: Sparse<AtomicU64, CELLS>,
     states: Sparse<AtomicU8, STATES>,
+}
+
+/// The word of a cell, as it was a moment ago.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    cell: &'a AtomicU64,
+    word: u64,
+}
+
+impl Look<'_> {
+    /// The class of the blocks there, if they are of a slab of the arena of these `slabs_of`. (A slab serves its owner alone.)
+    #[inline(always)]
+    pub fn class(&self, slabs: u64) -> Option<usize> {
+        (self.word & WHOSE == slabs).then_some((self.word >> CLASS_SHIFT) as usize)
+    }
+
+    /// The grains of the block of no slab that begins at this address and is freed and kept, if it fits. None: its free concerns the
+    /// heap, or is a mistake.
+    #[inline(always)]
+    pub fn keep_large(&self, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> Option<u64> {
+        let Look { cell, word } = *self;
+        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, fits) {
+            return None;
+        }
+        let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
+        cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(word >> GRAINS_SHIFT)
+    }
 }
 
 enum Place<'a> {
@@ -223,12 +259,12 @@ impl Directory {
         }
     }
 
-    /// The class of blocks around an address, if they are of a slab of `arena`.
+    /// What is around an address.
     #[inline(always)]
-    pub fn class_at(&self, at: u64, arena: u32) -> Option<usize> {
-        let word = self.cell(at)?.load(Ordering::Relaxed);
-        // a slab serves its owner alone
-        (word & WHOSE == run(0, arena)).then_some((word >> CLASS_SHIFT) as usize)
+    pub fn look(&self, at: u64) -> Option<Look<'_>> {
+        let cell = self.cell(at)?;
+        let word = cell.load(Ordering::Relaxed);
+        Some(Look { cell, word })
     }
 
     /// A slab's block of that class is freed and kept by its thread's cache. None: its free concerns the heap, or is a mistake.
@@ -241,27 +277,13 @@ impl Directory {
         changed.ok().map(drop)
     }
 
-    /// The grains of another block, of at most `most` bytes, that is freed and kept.
-    #[inline(always)]
-    pub fn keep_large(&self, at: u64, arena: u32, most: impl FnOnce() -> u64) -> Option<u64> {
-        let cell = self.cell(at)?;
-        let word = cell.load(Ordering::Relaxed);
-        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, most()) {
-            return None;
-        }
-        let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
-        cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-        Some(word >> GRAINS_SHIFT)
-    }
-
-    /// Would one of them, as things are?
-    pub fn may_keep(&self, at: u64, arena: u32, most: u64) -> bool {
+    /// May the cache for an arena keep the block at an address, as things are, if it fits in case that it is of no slab?
+    pub fn may_keep(&self, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> bool {
         match self.place(at) {
             None => false,
-            Some(Place::Large(_, word)) => may_keep_large(word, at, arena, most),
+            Some(Place::Large(_, word)) => may_keep_large(word, at, arena, fits),
             Some(Place::Small(byte, word)) => {
-                word & WHOSE == run(0, arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
+                word & WHOSE == slabs_of(arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }
         }
     }
@@ -292,9 +314,10 @@ impl Directory {
         self.set_small(at, byte_of(class, State::Plain));
     }
 
+    /// (Where a slab's block begins nobody need ask.)
     #[inline(always)]
     fn set_small(&self, at: u64, to: u8) {
-        let byte = self.small(at);
+        let byte = self.states.get(at / MIN_ALIGN);
         debug_assert!(byte.is_some(), "{at:#x} is a slab's");
         if let Some(byte) = byte {
             byte.store(to, Ordering::Release);
@@ -411,7 +434,8 @@ mod tests {
         directory.cover_run(at, run_bytes(now)).expect("room");
         directory.begin_run(at, seen, arena);
         directory.begin_small(at, now);
-        assert_eq!(directory.class_at(at, arena), Some(seen));
+        let look = directory.look(at).expect("a cell of the pool");
+        assert_eq!(look.class(slabs_of(arena)), Some(seen));
         assert_eq!(directory.keep_small(at, seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);

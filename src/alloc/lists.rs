@@ -93,12 +93,13 @@ pub enum Excess {
     None,
 }
 
-/// The list of lengths of so many grains.
-#[inline]
+/// The list of lengths of so many grains, 64 or more. The first bit says which octave it is, the next six which step of that.
+#[inline(always)]
 const fn list_of(grains: u64) -> usize {
-    let octave = (grains | 64).ilog2();
-    let step = (grains >> (octave - 6)) as usize & (STEPS - 1);
-    SMALL + (octave as usize - 6) * STEPS + step
+    debug_assert!(grains >= 64);
+    let zeros = grains.leading_zeros();
+    let step = (grains << zeros >> 57) as usize;
+    SMALL + (57 - zeros as usize) * STEPS + step - STEPS
 }
 
 /// The list of blocks of that kind.
@@ -130,7 +131,7 @@ impl Lists {
             Some(class) => self.first(class).load(Relaxed) != NONE,
             None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
             None => {
-                let list = list_of(bytes / GRAIN);
+                let list = list_of((bytes / GRAIN).max(64));
                 let filled = self.filled_from(list);
                 filled != 0 && list + filled.trailing_zeros() as usize != THE_LONG
             }
@@ -142,32 +143,26 @@ impl Lists {
         self.pick_quick(bytes).or_else(|| self.pick_searched(bytes))
     }
 
-    /// The same if it takes no search: there is one block of about that length at most, or the first is as long.
+    /// The same if it takes no search: it is the long one, or the first one of its list and as long as the request.
     #[inline(always)]
     pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
-        let grains = bytes.div_ceil(GRAIN);
         if bytes > LONG {
-            return match self.has_long_for(grains) {
+            return match self.has_long_for(bytes.div_ceil(GRAIN)) {
                 true => Some(self.pop_long()),
                 false => None,
             };
         }
+        let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
-        let first = self.entries.get(id);
-        let length = first.grains.load(Relaxed);
-        if length == grains {
-            return Some(self.unlink(list, NONE, id).larger());
+        match self.entries.get(id).grains.load(Relaxed) == grains {
+            true => Some(self.unlink_larger(list, NONE, id)),
+            false => None,
         }
-        if first.next.load(Relaxed) != NONE {
-            return None;
-        }
-        // which of both it is no processor can foresee where lengths come in no order
-        let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
-        self.take_close(nearest, grains)
     }
 
     /// The same where `pick_quick` found none.
+    #[inline(always)]
     pub fn pick_searched(&self, bytes: u64) -> Option<Larger> {
         if bytes > LONG {
             return None;
@@ -175,10 +170,13 @@ impl Lists {
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let first = self.entries.get(self.first(list).load(Relaxed));
-        match first.next.load(Relaxed) {
-            NONE => None,
-            _ => self.search(list, grains),
+        if first.next.load(Relaxed) != NONE {
+            return self.search(list, grains);
         }
+        // which of both it is no processor can foresee where lengths come in no order
+        let longer = first.grains.load(Relaxed) >= grains;
+        let nearest = select_unpredictable(longer, list, self.next_filled(list));
+        self.take_close(nearest, grains)
     }
 
     /// The first entry of a list.
@@ -210,11 +208,9 @@ impl Lists {
             self.long.seq.store(seq, Relaxed);
             self.long.grains.store(grains, Relaxed);
         } else {
-            self.entries
-                .get(self.entries.spare())
-                .grains
-                .store(grains, Relaxed);
-            self.link(list_of(grains), at, seq);
+            let list = list_of(grains);
+            self.link(list, at, seq).grains.store(grains, Relaxed);
+            self.mark(list, true);
         }
     }
 
@@ -226,20 +222,18 @@ impl Lists {
 
     /// A spare entry becomes the first of a list.
     #[inline(always)]
-    fn link(&self, list: usize, at: u64, seq: u64) {
+    fn link(&self, list: usize, at: u64, seq: u64) -> &Entry {
         let (id, entry) = self.entries.use_spare();
         entry.at.store(at, Relaxed);
         entry.seq.store(seq, Relaxed);
         let first = self.first(list);
         let next = first.load(Relaxed);
         entry.next.store(next, Relaxed);
-        if list >= SMALL {
-            self.mark(list, true);
-        }
         first.store(id, Relaxed);
+        entry
     }
 
-    /// Sets or clears a list's bit. (Without a branch: see `pick_quick`.)
+    /// Sets or clears a list's bit. (Without a branch: see `pick_searched`.)
     #[inline(always)]
     fn mark(&self, list: usize, filled: bool) {
         let word = &self.filled[list / 64 % WORDS];
@@ -254,10 +248,12 @@ impl Lists {
         kept >= grains && kept - grains <= grains >> 8
     }
 
-    /// Takes the first block of a class.
+    /// Takes the first block of a class: its address.
     #[inline(always)]
-    pub fn pop_small(&self, class: usize) -> Option<Kept> {
-        self.pop(class % SMALL)
+    pub fn pop_small(&self, class: usize) -> Option<u64> {
+        let list = class % SMALL;
+        let id = self.first(list).load(Relaxed);
+        (id != NONE).then(|| self.unlink(list, NONE, id).at.load(Relaxed))
     }
 
     /// Takes the block of that kind that was put on its list last.
@@ -279,6 +275,7 @@ impl Lists {
                 let kept = self.read(self.entries.get(id), list);
                 return (kept.piece == piece).then(|| {
                     self.unlink(list, before, id);
+                    self.mark_again(list);
                     kept
                 });
             }
@@ -300,7 +297,7 @@ impl Lists {
     }
 
     /// Takes the first block of a list.
-    #[inline(always)]
+    #[inline]
     pub fn pop(&self, list: usize) -> Option<Kept> {
         if list == THE_LONG {
             let kept = self.read(&self.long, THE_LONG);
@@ -308,7 +305,11 @@ impl Lists {
             return Some(kept);
         }
         let id = self.first(list).load(Relaxed);
-        (id != NONE).then(|| self.read(self.unlink(list, NONE, id), list))
+        (id != NONE).then(|| {
+            let kept = self.read(self.unlink(list, NONE, id), list);
+            self.mark_again(list);
+            kept
+        })
     }
 
     #[inline(always)]
@@ -328,16 +329,29 @@ impl Lists {
             self.entries.get(before).next.store(next, Relaxed);
         } else {
             self.first(list).store(next, Relaxed);
-            if list >= SMALL {
-                self.mark(list, next != NONE);
-            }
         }
         self.entries.retire(id);
         entry
     }
 
+    /// The same for a list of lengths: the block.
+    #[inline(always)]
+    fn unlink_larger(&self, list: usize, before: u16, id: u16) -> Larger {
+        let larger = self.unlink(list, before, id).larger();
+        self.mark(list, self.first(list).load(Relaxed) != NONE);
+        larger
+    }
+
+    /// A block has left a list, of whichever kind.
+    fn mark_again(&self, list: usize) {
+        if list >= SMALL {
+            self.mark(list, self.first(list).load(Relaxed) != NONE);
+        }
+    }
+
     /// Takes a block of so many grains or hardly more, from the list of that length if it has one: blocks of one list differ by a 64th at
     /// most.
+    #[inline(never)]
     fn search(&self, list: usize, grains: u64) -> Option<Larger> {
         let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
         let mut best = (NONE, NONE, u64::MAX);
@@ -348,7 +362,7 @@ impl Lists {
             let entry = self.entries.get(id);
             let length = entry.grains.load(Relaxed);
             if length == grains {
-                return Some(self.unlink(list, before, id).larger());
+                return Some(self.unlink_larger(list, before, id));
             }
             if length > grains && length < best.2 {
                 best = (id, before, length);
@@ -356,7 +370,7 @@ impl Lists {
             (before, id) = (id, entry.next.load(Relaxed));
         }
         if best.0 != NONE {
-            return Some(self.unlink(list, best.1, best.0).larger());
+            return Some(self.unlink_larger(list, best.1, best.0));
         }
         self.take_close(self.next_filled(list), grains)
     }
@@ -369,7 +383,7 @@ impl Lists {
         let saved = self.saved.load(Relaxed) + grains;
         self.saved.store(saved.min(SAVED), Relaxed);
         match excess <= grains >> CLOSE || self.may_exceed(excess, grains) {
-            true => Some(self.unlink(list, NONE, id).larger()),
+            true => Some(self.unlink_larger(list, NONE, id)),
             false => None,
         }
     }

@@ -15,6 +15,7 @@
 //! or that thread's end was not told: it called first when the C library had gone through the keys (`key.rs`) for the last time.
 
 use super::key::Key;
+use super::process::{CALM_IS, calm};
 use super::store::Store;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -33,8 +34,8 @@ pub trait Value: 'static {
     fn end(&self) -> bool;
 }
 
-/// A value of each thread that needs no drop.
-pub struct Own<T: Value> {
+/// A value of each thread that needs no drop. No two have the same `ID`, and none has 0.
+pub struct Own<T: Value, const ID: usize> {
     /// Where it is; NULL: the thread has none, `ended`: nor will it have one.
     local: LocalKey<Cell<*const T>>,
     key: Key,
@@ -59,13 +60,14 @@ impl<T> Deref for Mine<T> {
     }
 }
 
-impl<T: Value> Own<T> {
+impl<T: Value, const ID: usize> Own<T, ID> {
     /// Values in places of this store, which nobody else uses.
-    pub const fn new(local: LocalKey<Cell<*const T>>, store: &'static Store<T>) -> Own<T> {
+    pub const fn new(local: LocalKey<Cell<*const T>>, store: &'static Store<T>) -> Own<T, ID> {
         const { assert!(!std::mem::needs_drop::<T>(), "its end empties it") };
+        const { assert!(ID != 0, "that of a thread which has none") };
         Own {
             local,
-            key: Key::new(at_end::<T>),
+            key: Key::new(at_end::<T, ID>),
             store,
         }
     }
@@ -74,8 +76,17 @@ impl<T: Value> Own<T> {
     #[inline(always)]
     pub fn known(&'static self) -> Option<Mine<T>> {
         let (value, of) = words::get();
-        // whoever has this address put the value there
-        (of == ptr::from_ref(self).addr()).then(|| Mine::of(value.cast()))
+        // whoever has this number put the value there
+        (of == ID).then(|| Mine::of(value.cast()))
+    }
+
+    /// The same, unless the process was disturbed: both are one question.
+    #[inline(always)]
+    pub fn calm(&'static self) -> Option<Mine<T>> {
+        const { assert!(ID == CALM_IS) };
+        let (value, of) = words::get();
+        // a thread that has none has 0, which is not the number of a process that was disturbed either
+        (of == calm()).then(|| Mine::of(value.cast()))
     }
 
     /// The calling thread's value. None: it has none, and there is no place left, or it will not come to its end, or has.
@@ -103,7 +114,7 @@ impl<T: Value> Own<T> {
             value = taken.as_ptr();
             self.local.set(value);
         }
-        words::set(value.cast(), ptr::from_ref(self).addr());
+        words::set(value.cast(), ID);
         Some(Mine::of(value))
     }
 
@@ -130,9 +141,9 @@ impl<T: Value> Own<T> {
     }
 }
 
-extern "C" fn at_end<T: Value>(own: *mut c_void) {
+extern "C" fn at_end<T: Value, const ID: usize>(own: *mut c_void) {
     // SAFETY: what `find` has set, for this `T`.
-    unsafe { &*own.cast::<Own<T>>() }.end();
+    unsafe { &*own.cast::<Own<T, ID>>() }.end();
 }
 
 impl<T> Mine<T> {
@@ -159,7 +170,7 @@ extern "C" fn touch() {
     ANY.with(|any| std::hint::black_box(any).set(1));
 }
 
-/// The thread's two words: an address, and whose it is; 0 at first.
+/// The thread's two words: an address, and the number of whose it is; 0 at first.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod words {
     use std::arch::{asm, global_asm};
@@ -284,8 +295,8 @@ mod tests {
     }
     static STORE_OF_A: Store<Cell<u32>> = Store::new();
     static STORE_OF_B: Store<Cell<u64>> = Store::new();
-    static OF_A: Own<Cell<u32>> = Own::new(A, &STORE_OF_A);
-    static OF_B: Own<Cell<u64>> = Own::new(B, &STORE_OF_B);
+    static OF_A: Own<Cell<u32>, 2> = Own::new(A, &STORE_OF_A);
+    static OF_B: Own<Cell<u64>, 3> = Own::new(B, &STORE_OF_B);
 
     /// Whatever was asked for before, a thread finds its own value of the kind that it asks for, a fresh one at first, in a
     /// place that others had before, more of them than there are places.
@@ -320,7 +331,7 @@ mod tests {
             static LOCAL: Cell<*const Cell<bool>> = const { Cell::new(ptr::null()) };
         }
         static STORE: Store<Cell<bool>> = Store::new();
-        static OF: Own<Cell<bool>> = Own::new(LOCAL, &STORE);
+        static OF: Own<Cell<bool>, 4> = Own::new(LOCAL, &STORE);
         for good in [false, true, true] {
             let thread = std::thread::spawn(move || OF.get().expect("a place").set(good));
             thread.join().expect("the panic was no part of it");

@@ -2,17 +2,17 @@
 //! driver state, so no layer may make a call, or wait for a lock, in it.
 //!
 //! Calls that threads' caches serve ask one question in place of many: was the process disturbed at all? If so they
-//! find out by what.
+//! find out by what. The answer is a number, so that it comes with another one (`own::Own::calm`).
 //!
 //! Locks: none. [`forked`] is one relaxed load: the flag is written by the only thread of the child before
 //! `fork` returns there.
 
 use super::BackendError;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
-static DISTURBED: AtomicBool = AtomicBool::new(false);
+static CALM: AtomicUsize = AtomicUsize::new(CALM_IS);
 static WATCH: OnceLock<i32> = OnceLock::new();
 
 /// Is this a child, forked from a process in which [`watch_fork`] had been called?
@@ -24,12 +24,21 @@ pub fn forked() -> bool {
 /// May the process have forked, a driver be gone, or somebody want to hear of every block?
 #[inline]
 pub fn disturbed() -> bool {
-    DISTURBED.load(Ordering::Relaxed)
+    calm() != CALM_IS
+}
+
+/// What [`calm`] is where nothing has happened.
+pub const CALM_IS: usize = 1;
+
+/// [`CALM_IS`] unless the process was [`disturbed`], and then a number that stands for nothing.
+#[inline(always)]
+pub fn calm() -> usize {
+    CALM.load(Ordering::Relaxed)
 }
 
 /// One of these has come true.
 pub fn disturb() {
-    DISTURBED.store(true, Ordering::Relaxed);
+    CALM.store(usize::MAX, Ordering::Relaxed);
 }
 
 /// Has [`forked`] tell the truth from now on. Cheap after the first call.

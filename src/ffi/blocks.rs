@@ -7,14 +7,16 @@ use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
 use crate::backend::own::Mine;
-use crate::backend::process;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
-use crate::lifecycle::threads::{self, Caches, Place};
+use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Missed, Pool, ThreadCache};
+use crate::pool::{Cache, Look, Missed, Pool, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
+
+/// Longer blocks are of no slab.
+const SMALL_MAX: usize = crate::pool::SMALL_MAX as usize;
 
 /// Tells valgrind that a block goes back, if the pool has it.
 fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
@@ -36,15 +38,26 @@ pub unsafe extern "C" fn weir_pool_alloc(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let mine = threads::mine();
-    let place = own_place(&mine, pool, stream);
-    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    match unsafe { served(place, ptr, |cache| cache.alloc_small(bytes as u64)) } {
-        Ok(()) => weir_status::WEIR_OK,
+    let mine = threads::mine_if_calm();
+    let Some(cache) = quick(&mine, pool, stream) else {
         // SAFETY: the caller's promise about `ptr`, passed on.
-        Err(Missed::Shut) => unsafe { alloc_by_heart(pool, bytes, stream, ptr, place) },
+        return unsafe { alloc_missed(pool, bytes, stream, ptr) };
+    };
+    if bytes > SMALL_MAX {
+        return match cache.gate.is_open() {
+            // SAFETY: as above.
+            true => unsafe { alloc_larger(pool, bytes, stream, ptr, cache) },
+            // SAFETY: as above.
+            false => unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) },
+        };
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { served(ptr, || cache.take_small(bytes as u64)) } {
+        Ok(()) => weir_status::WEIR_OK,
         // SAFETY: as above.
-        Err(Missed::Other) => unsafe { alloc_larger(pool, bytes, stream, ptr, place) },
+        Err(Missed::Shut) => unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) },
+        // SAFETY: as above.
+        Err(Missed::Other) => unsafe { alloc_missed(pool, bytes, stream, ptr) },
     }
 }
 
@@ -79,148 +92,127 @@ pub(super) unsafe fn alloc(
         1 | 2 | 4 | 8 | 16 | 32 | 64 | 128 | 256 => 0, // every block's
         other => other,
     };
-    let mine = threads::mine();
-    let place = own_place(&mine, pool, on);
-    let any = |cache: &ThreadCache| {
+    let mine = threads::mine_if_calm();
+    let any = |cache: &Cache| {
         let bytes = bytes as u64;
-        let small = cache.alloc_small(bytes);
-        small.or_else(|missed| match missed {
-            Missed::Shut => cache.alloc_by_heart(bytes),
-            Missed::Other => cache.alloc_larger(bytes).or_else(|_| cache.alloc_searched(bytes)),
+        let found = match bytes > SMALL_MAX as u64 {
+            true => cache.take_larger(bytes),
+            false => cache.take_small(bytes),
+        };
+        found.or_else(|missed| match missed {
+            Missed::Shut => cache.replay_alloc_quick(bytes),
+            Missed::Other => cache.take_searched(bytes),
         })
     };
-    // SAFETY: it takes a block from the cache's lists, or reads the tape, and the caller's promise.
-    if alignment == 0 && unsafe { served(place, ptr, any) }.is_ok() {
+    if alignment == 0
+        && let Some(cache) = quick(&mine, pool, on)
+        // SAFETY: the caller's promise.
+        && unsafe { served(ptr, || any(cache)) }.is_ok()
+    {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr, place) }
+    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr) }
 }
 
-/// Where the calling thread's cache is, if it may be asked without further ado.
+/// The calling thread's cache, if it may be asked without further ado: what asks it calls nothing that could put another one
+/// in its place.
 #[inline(always)]
-fn own_place(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream) -> Option<&Place> {
-    match process::disturbed() {
-        true => None,
-        false => mine.as_ref()?.place(pool.addr(), stream(on)),
-    }
+fn quick(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream) -> Option<&Cache> {
+    let cache = mine.as_ref()?.quick(pool.addr(), stream(on));
+    // SAFETY: it is NULL, or that of a cache that the calling thread's slot has, until the thread itself puts another one there.
+    unsafe { cache.as_ref() }
 }
 
-/// Asks the cache that is there, without a note of it: to borrow it would be a twentieth of a hit.
+/// Hands out the block that is found, if there is a place for its address.
 ///
 /// # Safety
-/// `ask` calls nothing but the cache, which knows of no place: so nobody puts another one there meanwhile.
+/// `ptr` is NULL or can be written.
 #[inline(always)]
-unsafe fn glance<R>(
-    place: Option<&Place>,
-    ask: impl FnOnce(&ThreadCache) -> Result<R, Missed>,
-) -> Result<R, Missed> {
-    let place = place.ok_or(Missed::Other)?;
-    // SAFETY: the place is the calling thread's alone, and the rest is the caller's promise.
-    let cache = unsafe { place.try_borrow_unguarded() }.map_err(|_| Missed::Other)?;
-    ask(cache.as_ref().ok_or(Missed::Other)?)
-}
-
-/// Hands out the block that the cache has for `ask`, if there is a place for its address.
-///
-/// # Safety
-/// `ptr` is NULL or can be written; `ask` is as for `glance`.
-#[inline(always)]
-unsafe fn served(
-    place: Option<&Place>,
-    ptr: *mut *mut c_void,
-    ask: impl FnOnce(&ThreadCache) -> Result<Addr, Missed>,
-) -> Result<(), Missed> {
+unsafe fn served(ptr: *mut *mut c_void, find: impl FnOnce() -> Result<u64, Missed>) -> Result<(), Missed> {
     if ptr.is_null() {
         return Err(Missed::Other);
     }
-    // SAFETY: the caller's promise.
-    let at = unsafe { glance(place, ask) }?;
+    let at = find()?;
     // SAFETY: not NULL, so the caller promised that it can be written.
-    unsafe { ptr.write(pointer(at)) };
+    unsafe { ptr.write(pointer(Addr(at))) };
     Ok(())
 }
 
-/// What `weir_pool_alloc` goes on with where calls may be answered as in the round before. It has the same arguments, so that
-/// the other one, which nearly all calls of many programs end in, has to keep no register.
+/// What `weir_pool_alloc` goes on with where calls may be answered as in the round before. It has the same arguments, and lets no
+/// panic out, so that it is a jump away and nothing has to be kept.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_by_heart(
+unsafe extern "C" fn alloc_by_heart(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    place: Option<&Place>,
+    cache: &Cache,
 ) -> weir_status {
-    // SAFETY: it reads the tape, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_by_heart(bytes as u64)) }.is_ok() {
+    // SAFETY: the caller's promise.
+    if unsafe { served(ptr, || cache.replay_alloc_quick(bytes as u64)) }.is_ok() {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
+    unsafe { alloc_missed(pool, bytes, on, ptr) }
 }
 
-/// What `weir_pool_alloc` goes on with where the block is of no slab, or not in the cache. It has the same arguments
-/// for the same reason.
+/// What `weir_pool_alloc` goes on with where the block is of no slab; as above.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_larger(
+unsafe extern "C" fn alloc_larger(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    place: Option<&Place>,
+    cache: &Cache,
 ) -> weir_status {
-    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_larger(bytes as u64)) }.is_ok() {
-        return weir_status::WEIR_OK;
-    }
-    if ThreadCache::takes_search(bytes as u64) {
+    // SAFETY: the caller's promise.
+    match unsafe { served(ptr, || cache.take_larger(bytes as u64)) } {
+        Ok(()) => weir_status::WEIR_OK,
         // SAFETY: the caller's promise, passed on.
-        return unsafe { alloc_searched(pool, bytes, on, ptr, place) };
+        Err(_) => unsafe { alloc_searched(pool, bytes, on, ptr, cache) },
     }
-    // SAFETY: as above.
-    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
 }
 
-/// What that goes on with where it takes a search; for the same reason.
+/// What that goes on with where it may take a search; as above.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_searched(
+unsafe extern "C" fn alloc_searched(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    place: Option<&Place>,
+    cache: &Cache,
 ) -> weir_status {
-    // SAFETY: it takes a block from the cache's lists, and the caller's promise.
-    if unsafe { served(place, ptr, |cache| cache.alloc_searched(bytes as u64)) }.is_ok() {
+    // SAFETY: the caller's promise.
+    if unsafe { served(ptr, || cache.take_searched(bytes as u64)) }.is_ok() {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr, place) }
+    unsafe { alloc_missed(pool, bytes, on, ptr) }
 }
 
-/// What that goes on with where the cache has nothing at all; for the same reason.
+/// What that goes on with where the cache has nothing at all, or may not be asked; as above.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe fn alloc_missed(
+unsafe extern "C" fn alloc_missed(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    place: Option<&Place>,
 ) -> weir_status {
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr, place) }
+    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr) }
 }
 
 /// What is left of a request: the thread's cache where it has to ask the driver whose the stream is, and the pool.
@@ -235,9 +227,9 @@ unsafe fn alloc_rest(
     alignment: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    place: Option<&Place>,
 ) -> weir_status {
-    let cache = place.and_then(threads::borrow);
+    let mine = threads::mine_if_calm();
+    let cache = own_cache(&mine, pool, stream(on));
     guard(name, InChild::Refuse, move || {
         let (handle, on) = (args::handle(pool)?, stream(on));
         let (bytes, alignment) = (bytes as u64, alignment as u64);
@@ -253,6 +245,16 @@ unsafe fn alloc_rest(
         out.set(pointer(at));
         Ok(())
     })
+}
+
+/// The calling thread's cache. It stays where it is meanwhile.
+#[inline(always)]
+fn own_cache(
+    mine: &Option<Mine<Caches>>,
+    pool: *mut weir_pool,
+    on: StreamHandle,
+) -> Option<Ref<'_, ThreadCache>> {
+    mine.as_ref()?.of(pool.addr(), on)
 }
 
 /// Asks the thread's cache, unless that was done before: while valgrind wants to hear of blocks it was not.
@@ -305,56 +307,63 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
-    let on = super::pool::stream(stream);
-    let mine = threads::mine();
-    let place = own_place(&mine, pool, stream);
-    // SAFETY: it puts a block on one of the cache's lists.
-    match unsafe { glance(place, |cache| cache.free_small(addr(ptr))) } {
-        Ok(_) => weir_status::WEIR_OK,
-        Err(Missed::Shut) => free_by_heart(pool, ptr, on, place),
-        Err(Missed::Other) => free_larger(pool, ptr, on, place),
+    let mine = threads::mine_if_calm();
+    let Some(cache) = quick(&mine, pool, stream) else {
+        return free_missed(pool, ptr, stream);
+    };
+    let at = addr(ptr).0;
+    let Some(inside) = cache.enter_quick() else {
+        return free_by_heart(pool, ptr, stream, cache);
+    };
+    let Some(look) = inside.look(at) else {
+        drop(inside);
+        return free_missed(pool, ptr, stream);
+    };
+    let Some(class) = inside.class(look) else {
+        drop(inside);
+        return free_larger(pool, ptr, stream, cache, look);
+    };
+    match inside.keep_small(at, class) {
+        Some(_) => weir_status::WEIR_OK,
+        None => free_missed(pool, ptr, stream),
     }
 }
 
 /// As `alloc_by_heart`.
 #[inline(never)]
-fn free_by_heart(
+extern "C" fn free_by_heart(
     pool: *mut weir_pool,
     ptr: *mut c_void,
-    on: StreamHandle,
-    place: Option<&Place>,
+    on: weir_stream,
+    cache: &Cache,
 ) -> weir_status {
-    // SAFETY: it reads the tape.
-    match unsafe { glance(place, |cache| cache.free_by_heart(addr(ptr))) } {
+    match cache.replay_free_quick(addr(ptr).0) {
         Ok(_) => weir_status::WEIR_OK,
-        Err(_) => free_missed(pool, ptr, on, place),
+        Err(_) => free_missed(pool, ptr, on),
     }
 }
 
 /// As `alloc_larger`.
 #[inline(never)]
-fn free_larger(
+extern "C" fn free_larger(
     pool: *mut weir_pool,
     ptr: *mut c_void,
-    on: StreamHandle,
-    place: Option<&Place>,
+    on: weir_stream,
+    cache: &Cache,
+    look: Look<'_>,
 ) -> weir_status {
-    // SAFETY: it puts a block on one of the cache's lists.
-    match unsafe { glance(place, |cache| cache.free_larger(addr(ptr))) } {
-        Ok(_) => weir_status::WEIR_OK,
-        Err(_) => free_missed(pool, ptr, on, place),
+    match cache.keep_larger(addr(ptr).0, look) {
+        Some(_) => weir_status::WEIR_OK,
+        None => free_missed(pool, ptr, on),
     }
 }
 
 /// As `alloc_missed`.
 #[inline(never)]
-fn free_missed(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: StreamHandle,
-    place: Option<&Place>,
-) -> weir_status {
-    let cache = place.and_then(threads::borrow);
+extern "C" fn free_missed(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
+    let mine = threads::mine_if_calm();
+    let on = super::pool::stream(on);
+    let cache = own_cache(&mine, pool, on);
     guard("weir_pool_free", InChild::Ignore, move || {
         let handle = args::handle(pool)?;
         match cache.as_ref().and_then(|cache| cache.free_rest(addr(ptr))) {

@@ -15,12 +15,14 @@ use super::end;
 use super::message::Message;
 use super::registry::POOLS;
 use crate::backend::own::{Mine, Own, Value};
+use crate::backend::process::CALM_IS;
 use crate::backend::store::Store;
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
-use crate::pool::{Pool, ThreadCache};
+use crate::pool::{Cache, Pool, ThreadCache};
 use std::cell::{Cell, Ref, RefCell};
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 /// Places for caches: a power of two.
@@ -30,24 +32,33 @@ const CALLS: u32 = 4;
 /// Calls for another stream after which a cache leaves its place to that one.
 const PATIENCE: u32 = 64;
 
-struct Slot {
+/// Whose a slot is. Apart from what is there, so that it is found by few instructions.
+struct Key {
     pool: Cell<usize>,
     stream: Cell<usize>,
+    /// The cache that is there, if it may be asked at once (`ThreadCache::quick`), or NULL.
+    quick: Cell<*const Cache>,
     /// Calls that wanted a cache here: for its own stream as long as there is none, for others afterwards.
     wanted: Cell<u32>,
-    cache: Place,
 }
 
 /// Where a cache is, if there is one. It stays borrowed while its pool is called.
-pub type Place = RefCell<ManuallyDrop<Option<ThreadCache>>>;
+type Place = RefCell<ManuallyDrop<Option<ThreadCache>>>;
 
-impl Slot {
-    const fn new() -> Slot {
-        Slot {
+/// A key and its place.
+#[derive(Clone, Copy)]
+struct Slot<'a> {
+    key: &'a Key,
+    cache: &'a Place,
+}
+
+impl Key {
+    const fn new() -> Key {
+        Key {
             pool: Cell::new(0),
             stream: Cell::new(0),
+            quick: Cell::new(ptr::null()),
             wanted: Cell::new(0),
-            cache: RefCell::new(ManuallyDrop::new(None)),
         }
     }
 
@@ -55,26 +66,30 @@ impl Slot {
     fn is_for(&self, pool: usize, stream: StreamHandle) -> bool {
         self.pool.get() == pool && self.stream.get() == stream.0
     }
+}
 
-    fn has_cache(&self) -> bool {
+impl Slot<'_> {
+    fn has_cache(self) -> bool {
         self.cache.try_borrow().is_ok_and(|cache| cache.is_some())
     }
 
     /// Has it one of a pool that lives?
-    fn is_taken(&self) -> bool {
-        self.has_cache() && POOLS.is_live(self.pool.get())
+    fn is_taken(self) -> bool {
+        self.has_cache() && POOLS.is_live(self.key.pool.get())
     }
 
     /// From now on it is for another stream, or for none, and has this cache; unless it is in use.
-    fn set(&self, pool: usize, stream: usize, cache: Option<ThreadCache>) {
+    fn set(self, pool: usize, stream: usize, cache: Option<ThreadCache>) {
         let Ok(mut place) = self.cache.try_borrow_mut() else {
             return;
         };
+        let quick = cache.as_ref().and_then(ThreadCache::quick);
+        self.key.quick.set(quick.map_or(ptr::null(), ptr::from_ref));
         let old = std::mem::replace(&mut **place, cache);
         drop(place);
-        let old_pool = self.pool.replace(pool);
-        self.stream.set(stream);
-        self.wanted.set(0);
+        let old_pool = self.key.pool.replace(pool);
+        self.key.stream.set(stream);
+        self.key.wanted.set(0);
         if let Some(old) = old
             && let Ok(pool) = POOLS.get(old_pool)
         {
@@ -82,7 +97,7 @@ impl Slot {
         }
     }
 
-    fn is_in_use(&self) -> bool {
+    fn is_in_use(self) -> bool {
         self.cache.try_borrow_mut().is_err()
     }
 }
@@ -90,7 +105,8 @@ impl Slot {
 /// What a thread has.
 #[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Caches {
-    slots: [Slot; SLOTS],
+    keys: [Key; SLOTS],
+    places: [Place; SLOTS],
     /// The slot of the cache that was asked last for a call that names no stream.
     nameless: Cell<usize>,
     /// The pool that it called last. It stays borrowed while that is called.
@@ -109,33 +125,38 @@ impl Value for Caches {
     fn end(&self) -> bool {
         // in a forked child other threads' locks may be held for ever, and all belongs to the parent
         if !end::forked() {
-            for slot in &self.slots {
-                slot.set(0, 0, None);
-            }
+            self.slots().for_each(|slot| slot.set(0, 0, None));
         }
         self.remember(None);
         let left = self.last.try_borrow().map_or(true, |last| last.is_some());
-        !left && !self.slots.iter().any(Slot::has_cache)
+        !left && !self.slots().any(Slot::has_cache)
     }
 }
 
 thread_local! {
-    static MINE: Cell<*const Caches> = const { Cell::new(std::ptr::null()) };
+    static MINE: Cell<*const Caches> = const { Cell::new(ptr::null()) };
 }
 
 static STORE: Store<Caches> = Store::new();
-static OWN: Own<Caches> = Own::new(MINE, &STORE);
+static OWN: Own<Caches, CALM_IS> = Own::new(MINE, &STORE);
 
+/// (Multiplicative hashing, by the golden section: Knuth, "The Art of Computer Programming", volume 3, 6.4.)
 #[inline(always)]
-fn slot_of(pool: usize, stream: StreamHandle) -> usize {
-    let mixed = (stream.0 ^ pool << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed >> (usize::BITS - SLOTS.trailing_zeros())
+fn number_of(pool: usize, stream: StreamHandle) -> usize {
+    let mixed = (stream.0.wrapping_add(pool) as u32).wrapping_mul(0x9e37_79b1);
+    (mixed >> (u32::BITS - SLOTS.trailing_zeros())) as usize
 }
 
 /// What the calling thread has, if it has called weir before and has not come to its end.
 #[inline(always)]
-pub fn mine() -> Option<Mine<Caches>> {
+fn mine() -> Option<Mine<Caches>> {
     OWN.known()
+}
+
+/// The same, unless the process was disturbed.
+#[inline(always)]
+pub fn mine_if_calm() -> Option<Mine<Caches>> {
+    OWN.calm()
 }
 
 /// The same; it may have something from now on.
@@ -152,23 +173,47 @@ pub fn unload() {
 impl Caches {
     const fn new() -> Caches {
         Caches {
-            slots: [const { Slot::new() }; SLOTS],
+            keys: [const { Key::new() }; SLOTS],
+            places: [const { RefCell::new(ManuallyDrop::new(None)) }; SLOTS],
             nameless: Cell::new(0),
             last: RefCell::new(ManuallyDrop::new(None)),
             error: Message::new(),
         }
     }
 
-    /// Where the one for a pool and a stream is, if there is one.
+    /// The one for a pool and a stream, if there is one that may be asked at once, or NULL. It is there until the thread calls
+    /// anything else of this module.
     #[inline(always)]
-    pub fn place(&self, pool: usize, stream: StreamHandle) -> Option<&Place> {
-        let slot = &self.slots[slot_of(pool, stream)];
-        slot.is_for(pool, stream).then_some(&slot.cache)
+    pub fn quick(&self, pool: usize, stream: StreamHandle) -> *const Cache {
+        let key = &self.keys[number_of(pool, stream)];
+        match key.is_for(pool, stream) {
+            true => key.quick.get(),
+            false => ptr::null(),
+        }
     }
 
     /// The one for a pool and a stream, if there is one.
-    fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
-        borrow(self.place(pool, stream)?)
+    #[inline(always)]
+    pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
+        let slot = self.slot_of(pool, stream);
+        slot.key.is_for(pool, stream).then(|| borrow(slot.cache))?
+    }
+
+    #[inline(always)]
+    fn slot(&self, number: usize) -> Slot<'_> {
+        Slot {
+            key: &self.keys[number],
+            cache: &self.places[number],
+        }
+    }
+
+    #[inline(always)]
+    fn slot_of(&self, pool: usize, stream: StreamHandle) -> Slot<'_> {
+        self.slot(number_of(pool, stream))
+    }
+
+    fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
+        (0..SLOTS).map(|number| self.slot(number))
     }
 
     /// The pool that was called last is this one, or none, unless a call is under way.
@@ -182,7 +227,7 @@ impl Caches {
 }
 
 /// The cache that is there. It stays there meanwhile.
-pub fn borrow(place: &Place) -> Option<Ref<'_, ThreadCache>> {
+fn borrow(place: &Place) -> Option<Ref<'_, ThreadCache>> {
     Ref::filter_map(place.try_borrow().ok()?, |cache| cache.as_ref()).ok()
 }
 
@@ -225,11 +270,11 @@ pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache)
 /// Asks the calling thread's caches for a pool, whatever their streams, until one answers: the one first that did last.
 pub fn cached_of_any<R>(pool: usize, f: impl Fn(&ThreadCache) -> Option<R>) -> Option<R> {
     let mine = mine()?;
-    let ask = |slot: &Slot| (slot.pool.get() == pool).then(|| f(&*borrow(&slot.cache)?))?;
+    let ask = |slot: Slot| (slot.key.pool.get() == pool).then(|| f(&*borrow(slot.cache)?))?;
     let last = mine.nameless.get();
-    ask(&mine.slots[last]).or_else(|| {
+    ask(mine.slot(last)).or_else(|| {
         let others = (0..SLOTS).filter(|&number| number != last);
-        let mut answers = others.filter_map(|number| Some((number, ask(&mine.slots[number])?)));
+        let mut answers = others.filter_map(|number| Some((number, ask(mine.slot(number))?)));
         let (number, answer) = answers.next()?;
         mine.nameless.set(number);
         Some(answer)
@@ -288,7 +333,7 @@ fn beside_with<R>(
         Some(true) => {
             drop(own);
             if let Some(mine) = mine() {
-                mine.slots[slot_of(handle, stream)].set(0, 0, None);
+                mine.slot_of(handle, stream).set(0, 0, None);
             }
         }
         None if result.is_ok() => {
@@ -310,8 +355,8 @@ fn open_first(
     stream: StreamHandle,
     open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
-    let slot = &mine.slots[slot_of(handle, stream)];
-    if !slot.is_for(handle, stream)
+    let slot = mine.slot_of(handle, stream);
+    if !slot.key.is_for(handle, stream)
         && !slot.is_taken()
         && !slot.is_in_use()
         && pool.is_new()
@@ -332,20 +377,20 @@ fn consider(
     if !pool.has_caches() {
         return;
     }
-    let slot = &mine.slots[slot_of(handle, stream)];
-    let same = slot.is_for(handle, stream);
+    let slot = mine.slot_of(handle, stream);
+    let same = slot.key.is_for(handle, stream);
     let taken = slot.is_taken();
     if same && taken {
         return;
     }
-    slot.wanted.set(slot.wanted.get() + 1);
+    slot.key.wanted.set(slot.key.wanted.get() + 1);
     if !same {
-        if slot.wanted.get() > if taken { PATIENCE } else { 1 } {
+        if slot.key.wanted.get() > if taken { PATIENCE } else { 1 } {
             slot.set(handle, stream.0, None);
         }
         return;
     }
-    if slot.wanted.get() >= CALLS
+    if slot.key.wanted.get() >= CALLS
         && !slot.is_in_use()
         && let Some(cache) = open(pool, stream)
     {
@@ -357,7 +402,6 @@ fn consider(
 pub fn forget_ended() {
     let Some(mine) = mine() else { return };
     mine.remember(None);
-    for slot in mine.slots.iter().filter(|slot| !POOLS.is_live(slot.pool.get())) {
-        slot.set(0, 0, None);
-    }
+    let ended = |slot: &Slot| !POOLS.is_live(slot.key.pool.get());
+    mine.slots().filter(ended).for_each(|slot| slot.set(0, 0, None));
 }

@@ -2,13 +2,13 @@
 
 use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
-pub use crate::alloc::cache::Missed;
-use crate::alloc::cache::{Cache, ThreadId};
+use crate::alloc::cache::ThreadId;
+pub use crate::alloc::cache::{Cache, Missed};
+pub use crate::alloc::directory::Look;
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
-use crate::alloc::lists::LONG;
-use crate::alloc::size::SMALL_MAX;
+pub use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle, Timeline};
@@ -53,40 +53,14 @@ impl ThreadCache {
         self.cache.take(bytes, align).map(Addr)
     }
 
-    /// A block for a request that is answered as in the round before, aligned as all are, where the next ones may be called.
-    #[inline(always)]
-    pub fn alloc_by_heart(&self, bytes: u64) -> Result<Addr, Missed> {
-        self.cache.replay_alloc_quick(bytes).map(Addr)
+    /// The cache itself, where it may be asked at once: the stream is declared (others have something to ask first), and whoever
+    /// looks into it from outside needs no fence of its owner. That is so for good. Nothing in what it is asked can fail; the caller
+    /// has made sure that the process is not disturbed.
+    pub fn quick(&self) -> Option<&Cache> {
+        self.cache.gate.is_quick().then_some(&*self.cache)
     }
 
-    /// The same for a small block, aligned as all are, of a declared stream (others' gates are not quick), while the process is
-    /// not disturbed, of which the caller has made sure. Nothing in it can fail.
-    #[inline(always)]
-    pub fn alloc_small(&self, bytes: u64) -> Result<Addr, Missed> {
-        self.cache.take_small(bytes).map(Addr)
-    }
-
-    /// The same for a larger one, if it takes no search.
-    #[inline(always)]
-    pub fn alloc_larger(&self, bytes: u64) -> Result<Addr, Missed> {
-        self.cache.take_larger(bytes).map(Addr)
-    }
-
-    /// May a search find a block for such a request?
-    #[inline(always)]
-    pub fn takes_search(bytes: u64) -> bool {
-        bytes > SMALL_MAX && bytes <= LONG
-    }
-
-    /// The same where it takes one.
-    pub fn alloc_searched(&self, bytes: u64) -> Result<Addr, Missed> {
-        match ThreadCache::takes_search(bytes) {
-            true => self.cache.take_searched(bytes).map(Addr),
-            false => Err(Missed::Other),
-        }
-    }
-
-    /// The same where these were asked, unless it is aligned otherwise.
+    /// The same where `quick` was asked, unless it is aligned otherwise.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
         match align == 0 && self.cache.gate.is_quick() {
             true => None,
@@ -118,25 +92,7 @@ impl ThreadCache {
         }
     }
 
-    /// As `alloc_by_heart`.
-    #[inline(always)]
-    pub fn free_by_heart(&self, at: Addr) -> Result<u64, Missed> {
-        self.cache.replay_free_quick(at.0)
-    }
-
-    /// As `alloc_small`.
-    #[inline(always)]
-    pub fn free_small(&self, at: Addr) -> Result<u64, Missed> {
-        self.cache.keep_small(at.0)
-    }
-
-    /// As `alloc_larger`.
-    #[inline(always)]
-    pub fn free_larger(&self, at: Addr) -> Result<u64, Missed> {
-        self.cache.keep_larger(at.0)
-    }
-
-    /// The same where `free_small` and `free_larger` were asked.
+    /// The same where `quick` was asked.
     pub fn free_rest(&self, at: Addr) -> Option<u64> {
         match self.cache.gate.is_quick() {
             true => None,

@@ -4,7 +4,7 @@ use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Pool, ThreadCache};
+use weir::pool::{Cache, Pool, ThreadCache};
 
 pub const STREAM: StreamHandle = StreamHandle(1);
 
@@ -32,5 +32,18 @@ pub fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
     match cache.free(at) {
         Some(bytes) => Ok(bytes),
         None => pool.free_beside(Some(cache), at, STREAM),
+    }
+}
+
+/// Keeps a block that is freed, as the exported function does.
+pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
+    let inside = cache.enter_quick()?;
+    let look = inside.look(at.0)?;
+    match inside.class(look) {
+        Some(class) => inside.keep_small(at.0, class),
+        None => {
+            drop(inside);
+            cache.keep_larger(at.0, look)
+        }
     }
 }
