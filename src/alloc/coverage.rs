@@ -9,6 +9,8 @@
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
 //!
+//! While a request *waits* for what others have freed nothing is joined with that, whosever it is.
+//!
 //! What threads keep for such streams (`cache`) is not counted before it comes back to the heap, and then joins what lies beside
 //! it, covered or not, unless the stream was alone when it kept it. Strays are counted for their own stream only, and a stream
 //! with less than `EVENT_BYTES` not at all.
@@ -46,6 +48,9 @@ impl Heap {
         self.serving = stream;
         if stream == COMMON {
             return;
+        }
+        if self.frozen > 0 {
+            return; // it is joined later
         }
         let arena = self.arena(stream);
         let (newest, joined) = (arena.newest, arena.joined);
@@ -114,15 +119,37 @@ impl Heap {
     /// A free extent with this number is put among `owner`'s: if it is to be joined with its like only, the number
     /// that divides what is covered from what is not.
     pub(super) fn divide(&self, owner: u32, seq: u64) -> Option<(u64, bool)> {
-        if owner == COMMON || owner == self.serving {
+        if owner == COMMON {
             return None;
         }
         let arena = self.arena(owner);
+        if self.frozen > 0 {
+            return Some((arena.frozen, seq > arena.frozen));
+        }
+        if owner == self.serving {
+            return None;
+        }
         if arena.reach.is_some() || arena.id.capture.is_some() || !(arena.left || self.is_alone(owner)) {
             return None;
         }
         let covered = arena.recorded();
         Some((covered, seq > covered))
+    }
+
+    /// A request is about to wait for what streams have freed until now. What they free from now on joins none of it, nor what is
+    /// everybody's: all of that would get a number that the wait does not cover, and a stream on which others go on freeing would keep it
+    /// for ever.
+    pub fn freeze(&mut self) {
+        self.frozen += 1;
+        for stream in self.streams() {
+            let arena = self.arena_mut(stream);
+            arena.frozen = arena.seq;
+        }
+    }
+
+    /// It has got what it waited for, or nothing. Each stream's next allocation joins what was kept apart.
+    pub fn thaw(&mut self) {
+        self.frozen -= 1;
     }
 
     /// Is this the only stream that the pool knows?

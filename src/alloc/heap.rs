@@ -70,6 +70,8 @@ pub struct Heap {
     pub(super) known: u32,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
+    /// Requests that wait for what was freed.
+    pub(super) frozen: u32,
     /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
     pub(super) uncovered: u64,
     /// Captures that were released, the latest last.
@@ -151,6 +153,7 @@ impl Heap {
             latest: COMMON,
             known: 0,
             serving: NOBODY,
+            frozen: 0,
             uncovered: 0,
             released: VecDeque::new(),
             watched: VecDeque::with_capacity(WATCHED),

@@ -89,6 +89,8 @@ pub struct Arena {
     pub(super) left: bool,
     /// Extents with later numbers may have neighbours that they could be joined with.
     pub joined: u64,
+    /// The number of its latest free when a request began to wait for what was freed.
+    pub(super) frozen: u64,
     /// Bytes of the free extents with numbers above the other.
     pub(super) uncovered: u64,
     pub(super) counted_from: u64,
@@ -129,6 +131,7 @@ impl Arena {
             wanted: false,
             left: false,
             joined: 0,
+            frozen: 0,
             uncovered: 0,
             counted_from: 0,
             strays: StrayList::default(),

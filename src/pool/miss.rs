@@ -174,6 +174,19 @@ impl Pool {
         if let Some(at) = self.fill(grow, request, said)? {
             return Ok(Some(at));
         }
+        self.books()?.freeze();
+        let got = self.serve_by_waiting(grow, request, said);
+        self.heap.lock().thaw();
+        got
+    }
+
+    /// What is left: to wait for what was freed, on the device and on the host, and to give everything back and take it anew.
+    fn serve_by_waiting(
+        &self,
+        grow: &mut Turn,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
         self.books()?.let_guests_share();
         if self.wait_on_streams(request)?
             && let Some(at) = self
