@@ -13,7 +13,7 @@ use weir::alloc::directory::Directory;
 use weir::alloc::gate::{Gate, Shut};
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
-use weir::alloc::tape::{Progress, Step, Tape};
+use weir::alloc::tape::{Progress, Step, Tape, part};
 use weir::backend::Event;
 use weir::base::units::{StreamId, Timeline};
 use weir::config::Reuse;
@@ -264,12 +264,12 @@ fn round(base: u64) -> [Step; 3] {
 /// were counted when its replay ended, and has a block of that one.
 #[test]
 fn who_ends_a_replay_counts_what_was_answered() {
-    const ARENA: u32 = 1;
+    const SELF: u64 = part(1);
     const LATER: u64 = 1 << 20;
     loom::model(|| {
         let both = Arc::new((Gate::default(), Tape::default()));
         both.0.shut(Shut::Taped);
-        both.1.begin(ARENA, round(0).into_iter(), &[]);
+        both.1.begin(round(0).into_iter().map(|step| (step, SELF)), &[]);
         let ends = {
             let both = both.clone();
             thread::spawn(move || {
@@ -278,7 +278,7 @@ fn who_ends_a_replay_counts_what_was_answered() {
                 Gate::announce();
                 gate.wait();
                 let first = tape.end().expect("it was on");
-                tape.begin(ARENA, round(LATER).into_iter(), &[]);
+                tape.begin(round(LATER).into_iter().map(|step| (step, SELF)), &[]);
                 gate.open(Shut::Visit);
                 first
             })
@@ -286,11 +286,11 @@ fn who_ends_a_replay_counts_what_was_answered() {
         let (gate, tape) = &*both;
         let alloc = || {
             let _pass = gate.enter_taped()?;
-            tape.alloc(ARENA, 1)
+            tape.alloc(SELF, 1)
         };
         let free = |at| {
             let _pass = gate.enter_taped()?;
-            tape.free(ARENA, at)
+            tape.free(SELF, at)
         };
         let (mut first, mut later) = (0, 0);
         let mut count = |at: u64| if at < LATER { first += 1 } else { later += 1 };
@@ -311,7 +311,7 @@ fn who_ends_a_replay_counts_what_was_answered() {
 /// Two threads whose calls are answered by turns, and who reads the tape has the other one outside: each answer is the next one.
 #[test]
 fn the_tape_goes_from_thread_to_thread() {
-    const ARENA: u32 = 1;
+    const SELF: u64 = part(1);
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -320,7 +320,7 @@ fn the_tape_goes_from_thread_to_thread() {
             at: number << 9,
         };
         let tape = Tape::default();
-        tape.begin(ARENA, [1, 2, 3, 4].map(step).into_iter(), &[]);
+        tape.begin([1, 2, 3, 4].map(step).into_iter().map(|step| (step, SELF)), &[]);
         let gates = [Gate::default(), Gate::default()];
         gates.iter().for_each(|gate| gate.shut(Shut::Taped));
         gates[1].shut(Shut::Away);
@@ -332,14 +332,14 @@ fn the_tape_goes_from_thread_to_thread() {
                 let (gate, other) = (&gates[own], &gates[1 - own]);
                 let alloc = || {
                     if let Some(_pass) = gate.enter_taped() {
-                        return tape.alloc(ARENA, 1);
+                        return tape.alloc(SELF, 1);
                     }
                     let _books = books.lock().unwrap();
                     if gate.is_shut(Shut::Away) {
                         Gate::shut_out(std::iter::once(other), Shut::Away);
                         gate.open(Shut::Away);
                     }
-                    tape.alloc(ARENA, 1)
+                    tape.alloc(SELF, 1)
                 };
                 [alloc(), alloc()]
             }

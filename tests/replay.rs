@@ -272,7 +272,7 @@ fn rounds_that_take_turns_are_learned_together() {
         let asked: Vec<u64> = layer.into_iter().cycle().take(70).collect();
         let calls = (0..70).map(Call::Alloc).chain((0..70).rev().map(Call::Free));
         let calls = calls.collect();
-        Round { asked, calls }
+        Round::of(asked, calls)
     };
     let rounds = [16, 17, 18].map(batch);
     let mut players: Vec<Player> = rounds.iter().map(Player::new).collect();
@@ -298,10 +298,7 @@ fn a_wrong_guess_is_no_hindrance() {
             .map(|n| if n < 60 { M + n * 4 * K } else { last })
             .collect();
         let calls = (0..80).map(Call::Alloc).chain((0..80).rev().map(Call::Free));
-        Round {
-            asked,
-            calls: calls.collect(),
-        }
+        Round::of(asked, calls.collect())
     });
     let mut players: Vec<Player> = rounds.iter().map(Player::new).collect();
     let (mut guesses, mut learned) = (0, None);

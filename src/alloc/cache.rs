@@ -23,7 +23,7 @@ use super::gate::{Gate, Pass, Shut};
 use super::lists::{Excess, Kept, LONG, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
-use super::tape::Tape;
+use super::tape::{NO_PART, Tape};
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -76,6 +76,8 @@ pub struct Cache {
     directory: Directory,
     /// The pool's.
     pub(super) tape: Arc<Tape>,
+    /// Which of its streams the cache is for. Changed while the gate is shut.
+    pub(super) part: AtomicU64,
     /// The stream's.
     pub(super) depot: Arc<Depot>,
     /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
@@ -108,6 +110,7 @@ impl Cache {
             most: AtomicU64::new(0),
             directory,
             tape,
+            part: AtomicU64::new(NO_PART),
             depot: Arc::default(),
             clock: Arc::new(AtomicU64::new(u64::MAX)),
             lists: Lists::default(),

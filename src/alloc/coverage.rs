@@ -162,6 +162,11 @@ impl Heap {
         self.known > 1
     }
 
+    /// How many does it know?
+    pub(super) fn known_streams(&self) -> usize {
+        self.known as usize
+    }
+
     /// Does it know any?
     pub(super) fn has_streams(&self) -> bool {
         self.known > 0

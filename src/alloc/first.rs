@@ -55,23 +55,23 @@ impl First {
         }
     }
 
-    /// So many bytes were asked for, and are here.
-    pub fn alloc(&mut self, at: u64, bytes: u64) {
+    /// So many bytes were asked for on one of the round's streams, and are here.
+    pub fn alloc(&mut self, at: u64, bytes: u64, part: usize) {
         self.live += 1;
         self.notes.reserve(self.live + 1); // a free allocates nothing
         let unknown = Extent { bytes: 0, slab: None };
         self.notes
-            .push_back(Note::new(Step::Alloc { bytes, at }, unknown, None));
+            .push_back(Note::new(Step::Alloc { bytes, at }, unknown, None).on(part));
     }
 
     /// This block is to be freed.
-    pub fn free(&mut self, at: u64, block: Extent) {
+    pub fn free(&mut self, at: u64, block: Extent, part: usize) {
         self.live = self.live.saturating_sub(1);
         let step = Step::Free {
             bytes: block.bytes,
             at,
         };
-        self.notes.push_back(Note::new(step, block, None));
+        self.notes.push_back(Note::new(step, block, None).on(part));
     }
 
     /// How many calls there were.
@@ -126,9 +126,9 @@ impl First {
                 Step::Alloc { at, .. } => drop(came.insert(at, number)),
                 Step::Free { at, .. } => {
                     let came = came.remove(&at)?;
-                    let asked = notes[came].step();
-                    notes[came] = Note::new(asked, note.block(), Some(0));
-                    notes[number] = Note::new(note.step(), note.block(), Some(number - came));
+                    let asked = notes[came];
+                    notes[came] = Note::new(asked.step(), note.block(), Some(0)).on(asked.part());
+                    notes[number] = Note::new(note.step(), note.block(), Some(number - came)).on(note.part());
                 }
             }
         }
@@ -186,10 +186,10 @@ mod tests {
     /// So many blocks come and go, all but the last one.
     fn all_but_one(first: &mut First, blocks: u64) {
         for at in 0..blocks {
-            first.alloc(at, 1);
+            first.alloc(at, 1, 0);
         }
         for at in 1..blocks {
-            first.free(at, BLOCK);
+            first.free(at, BLOCK, 0);
         }
     }
 
@@ -197,11 +197,11 @@ mod tests {
     fn when_nothing_is_in_use_it_is_guessed_that_all_comes_again() {
         let mut first = First::new(NONE);
         all_but_one(&mut first, 10);
-        first.free(0, BLOCK);
+        first.free(0, BLOCK, 0);
         assert!(!first.is_round(SETTLED), "too few");
         all_but_one(&mut first, 100);
         assert!(!first.is_round(SETTLED), "one is in use");
-        first.free(0, BLOCK);
+        first.free(0, BLOCK, 0);
         assert!(first.is_round(SETTLED) && first.goes_on(0, NONE));
         let notes = first.take_notes().expect("all that were made");
         assert_eq!(notes.len() as u64, 2 * (10 + 100));
@@ -215,7 +215,7 @@ mod tests {
         first.resume(notes, 110);
         assert!(!first.is_round(SETTLED), "some are in use");
         for at in 0..90 {
-            first.free(99 - at, BLOCK);
+            first.free(99 - at, BLOCK, 0);
         }
         assert_eq!(first.made(), 220 + 110 + 90);
     }
@@ -227,14 +227,14 @@ mod tests {
             all_but_one(&mut one, 50);
             let mut round = First::new(NONE);
             all_but_one(&mut round, 60);
-            round.free(0, BLOCK);
+            round.free(0, BLOCK, 0);
             round.notes
         };
         all_but_one(&mut other, 50);
         assert!(one.repeat(&round, Progress { rounds: 2, steps: 70 }));
         for _ in 0..3 {
             all_but_one(&mut other, 60);
-            other.free(0, BLOCK);
+            other.free(0, BLOCK, 0);
         }
         other.notes.truncate(one.notes.len());
         let steps = |first: &First| first.notes.iter().map(Note::step).collect::<Vec<_>>();
@@ -259,8 +259,8 @@ mod tests {
         let mut first = First::new(NONE);
         let mut guesses = Vec::new();
         for _ in 0..200 {
-            first.alloc(1, 1);
-            first.free(1, BLOCK);
+            first.alloc(1, 1, 0);
+            first.free(1, BLOCK, 0);
             if first.is_round(SETTLED) {
                 guesses.push(first.made());
                 let notes = first.take_notes().expect("all that were made");
@@ -278,7 +278,7 @@ mod tests {
         while first.made() < BELIEVED {
             assert!(first.goes_on(0, NONE), "too few to tell");
             all_but_one(&mut first, 1);
-            first.free(0, BLOCK);
+            first.free(0, BLOCK, 0);
         }
         let (served, made) = (first.made() / 16, first.made());
         assert!(First::new(NONE).goes_on(0, NONE));
@@ -290,8 +290,8 @@ mod tests {
         );
         while first.made() < STEPS as u64 {
             assert!(first.goes_on(STEPS as u64, NONE));
-            first.alloc(1, 1);
-            first.free(1, BLOCK);
+            first.alloc(1, 1, 0);
+            first.free(1, BLOCK, 0);
         }
         assert!(!first.goes_on(STEPS as u64, NONE), "a round has no more");
     }
@@ -299,12 +299,12 @@ mod tests {
     #[test]
     fn shorter_rounds_that_come_often_are_what_comes_again() {
         let mut first = First::new(NONE);
-        first.alloc(0, 7);
+        first.alloc(0, 7, 0);
         let mut had = Vec::new();
         let round = |first: &mut First, turn: u64| {
             for bytes in [3, 5, 9 + turn % 2] {
-                first.alloc(bytes, bytes);
-                first.free(bytes, BLOCK);
+                first.alloc(bytes, bytes, 0);
+                first.free(bytes, BLOCK, 0);
             }
             first.has_many(6)
         };
@@ -318,8 +318,8 @@ mod tests {
         assert!((2 * OFTEN - 1..3 * OFTEN).contains(&found), "{found}");
         let mut last = First::new(NONE);
         assert!(!(0..6 * OFTEN).any(|turn| {
-            last.alloc(1, turn);
-            last.free(1, BLOCK);
+            last.alloc(1, turn, 0);
+            last.free(1, BLOCK, 0);
             round(&mut last, 0)
         }));
     }

@@ -8,7 +8,7 @@
 //! and free what it does not touch: so what is theirs and what the round touches stay apart, and the books are right about them, though not about
 //! the round. All else ends the replay first.
 //!
-//! A program with two streams that are as busy has no guests: that the one is by heart would make the other's calls dear.
+//! A program with two streams that are as busy has no guests: they make rounds together, if they may (`company`).
 //!
 //! No lock of its own: the heap's.
 
@@ -135,8 +135,8 @@ impl Guests {
 impl Heap {
     /// Is this stream a guest? Not where the others' calls are those of no stream.
     pub fn is_guest(&self, stream: u32) -> bool {
-        let host = self.replay.host();
-        !self.replay.is_watching() && host != COMMON && stream != COMMON && host != stream
+        let apart = || self.replay.host() != COMMON && stream != COMMON && !self.is_member(stream);
+        !self.replay.is_watching() && apart()
     }
 
     /// Calls that are no guests'.
@@ -150,12 +150,14 @@ impl Heap {
         self.is_alone(stream) || self.arena(stream).served > all - all / PART
     }
 
-    /// What the heap has as live of the stream whose rounds are looked for, if this is a call of its: of all, where there is no other one.
+    /// What the heap has as live of the stream whose rounds are looked for, if this is a call of its: of all, where there is no other one, or all make
+    /// them together.
     pub(super) fn had_by_main(&self, own: Option<&Arc<Cache>>) -> Option<u64> {
         match own {
-            Some(own) if self.has_several_streams() => self
-                .is_main(own.arena)
-                .then(|| self.arena(own.arena).holds.max(0) as u64),
+            Some(own) if self.has_several_streams() => match self.is_main(own.arena) {
+                true => Some(self.arena(own.arena).holds.max(0) as u64),
+                false => self.replay.several.then_some(self.stats.used),
+            },
             _ => Some(self.stats.used),
         }
     }
@@ -163,7 +165,7 @@ impl Heap {
     /// What caches keep of that.
     pub(super) fn bytes_kept_beside(&self, own: Option<&Arc<Cache>>) -> u64 {
         match own {
-            Some(own) if self.has_several_streams() => {
+            Some(own) if self.has_several_streams() && self.is_main(own.arena) => {
                 let same = self.caches().iter().filter(|cache| cache.arena == own.arena);
                 same.map(|cache| cache.bytes()).sum()
             }
@@ -229,7 +231,8 @@ impl Heap {
     fn give_untouched(&mut self, (bytes, align): (u64, u64), stream: u32) -> bool {
         let bytes = bytes + align - GRAIN;
         let long = |arena: u32| self.arena(arena).bins.ascending(&self.space.nodes, bytes);
-        let all = [COMMON, self.replay.host()].into_iter().flat_map(long);
+        let members = self.replay.company.members().iter().copied();
+        let all = std::iter::once(COMMON).chain(members).flat_map(long);
         let gap = |id: NodeId| Some((id, self.untouched(id, bytes).first()?.0));
         let found = all.take(LOOKS).find_map(gap);
         let Some((id, from)) = found else { return false };
@@ -300,7 +303,7 @@ impl Heap {
 
     /// Is what this stream frees neither the round's nor everybody's?
     fn is_foreign(&self, stream: u32) -> bool {
-        stream != COMMON && stream != self.replay.host()
+        stream != COMMON && !self.is_member(stream)
     }
 
     /// Is nothing of it the replayed round's, as far as that is known?
@@ -322,7 +325,7 @@ impl Heap {
     }
 
     /// The parts of pages behind these addresses, all of which are mapped.
-    fn parts(&self, at: u64, bytes: u64) -> impl Iterator<Item = (PageId, u64, u64)> + '_ {
+    pub(super) fn parts(&self, at: u64, bytes: u64) -> impl Iterator<Item = (PageId, u64, u64)> + '_ {
         let mut from = at;
         std::iter::from_fn(move || {
             (from < at + bytes).then(|| {
@@ -356,7 +359,7 @@ impl Heap {
         }
         self.replay.guests.touched = Some(touched);
         let (mut kept, mut others) = (FxHashSet::default(), Vec::new());
-        self.each_kept(|arena, at| match arena == self.replay.host() {
+        self.each_kept(|arena, at| match self.is_member(arena) {
             true => drop(kept.insert(at)),
             false => others.push(at),
         });
@@ -416,7 +419,7 @@ impl Heap {
 }
 
 /// What a block takes: all of its slab, which may have to be made anew for it.
-fn reach(block: Extent, at: u64) -> (u64, u64) {
+pub(super) fn reach(block: Extent, at: u64) -> (u64, u64) {
     match block.slab {
         Some(base) => (base, run_bytes(class_of(block.bytes, 0).expect("a slab's"))),
         None => (at, block.bytes),

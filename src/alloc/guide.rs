@@ -26,16 +26,16 @@ impl Guide {
         }
     }
 
-    /// The call of the round that asks for so many bytes, if that is the next one.
-    pub fn asks_for(&self, bytes: u64) -> Option<&Note> {
-        let place = self.find(|note| note.asks_for(bytes))?;
+    /// The call of the round that asks for so many bytes on that stream, if that is the next one.
+    pub fn asks_for(&self, bytes: u64, part: usize) -> Option<&Note> {
+        let place = self.find(|note| note.asks_for(bytes, part))?;
         Some(&self.round[place])
     }
 
     /// A call was made.
-    pub fn follow(&mut self, step: Step) {
+    pub fn follow(&mut self, step: Step, part: usize) {
         let is_it = |note: &Note| match (step, note.step()) {
-            (Step::Alloc { bytes, .. }, _) => note.asks_for(bytes),
+            (Step::Alloc { bytes, .. }, _) => note.asks_for(bytes, part),
             (Step::Free { at, .. }, Step::Free { at: other, .. }) => at == other,
             _ => false,
         };
@@ -71,8 +71,8 @@ mod tests {
         let round = (0..100).map(|bytes| Note::new(alloc(bytes), block, Some(0)));
         let mut guide = Guide::new(&round.collect(), 98);
         let lead = |&bytes: &u64| {
-            let at = guide.asks_for(bytes).map(|note| note.at);
-            guide.follow(alloc(bytes));
+            let at = guide.asks_for(bytes, 0).map(|note| note.at);
+            guide.follow(alloc(bytes), 0);
             at
         };
         calls.iter().map(lead).collect()

@@ -2,13 +2,100 @@
 //!
 //! No lock of its own: the heap's.
 
+use super::flush::Whose;
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
-use super::note::Extent;
+use super::note::{Done, Extent};
 use super::order::COMMON;
+use super::replay::Way;
 use super::size::class_of;
+use super::tape::Progress;
+use std::mem;
 
 impl Heap {
+    /// Ends the replay, if there is one: the books are right again.
+    #[inline(never)]
+    pub fn make_up(&mut self) {
+        let Some(progress) = self.end_tape() else { return };
+        let (host, turn) = (self.replay.host(), self.turn());
+        let Done { calls, .. } = self.replay.recording.done(progress);
+        let part = Progress {
+            rounds: 0,
+            ..progress
+        };
+        let turns = self.replay.recording.done(part).calls.allocs;
+        let [gone, born] = self.replay.recording.difference(progress.steps);
+        self.replay.way = Way::Watching;
+        if progress != Progress::default() {
+            let peak = self.stats.used_peak.max(self.replayed_peak(progress));
+            let count = gone.len() as u64;
+            match self.replay.company.is_several() {
+                true => self.make_up_for_several(progress, &gone, &born),
+                false => {
+                    self.make_up_for_one(host, &gone, &born);
+                    self.arena_mut(host).served += calls.allocs;
+                }
+            }
+            let stats = &mut self.stats;
+            stats.allocations = stats.allocations.wrapping_add(calls.allocs);
+            stats.hits = stats.hits.wrapping_add(calls.allocs);
+            stats.frees = stats.frees.wrapping_add(calls.frees - count);
+            self.set_used_peak(peak);
+            self.rest.set_turn(self.allocations(), turn + turns);
+        }
+        if self.is_beyond_reach(host) {
+            self.cover_replayed(host, progress);
+        }
+        self.learn_from_replay(progress);
+        self.tune_caches();
+    }
+
+    /// Blocks that were in use when a round began are not any more, and others are.
+    fn make_up_for_one(&mut self, stream: u32, gone: &[(u64, Extent)], born: &[(u64, Extent)]) {
+        // before anything can be joined with what guests have
+        self.flush(Whose::Stream(stream), |_| false);
+        self.use_all_free(stream);
+        gone.iter().for_each(|&(at, _)| self.free_replayed(at, stream));
+        self.flush_slabs();
+        for &(at, block) in born {
+            self.place(at, block, stream);
+        }
+    }
+
+    /// The same where several streams made the round.
+    fn make_up_for_several(&mut self, progress: Progress, gone: &[(u64, Extent)], born: &[(u64, Extent)]) {
+        let recording = mem::take(&mut self.replay.recording);
+        let (notes, steps) = (recording.notes(), progress.steps);
+        for stream in self.replay.company.members().to_vec() {
+            self.flush(Whose::Stream(stream), |_| false);
+        }
+        let freed = self.streams_of_latest(notes, steps, gone);
+        gone.iter().for_each(|&(at, _)| self.free_replayed(at, freed[&at]));
+        self.flush_slabs();
+        self.use_by_last(notes, steps);
+        let taken = self.streams_of_latest(notes, steps, born);
+        for &(at, block) in born {
+            self.place(at, block, taken[&at]);
+        }
+        self.count_replayed(notes, progress);
+        self.replay.recording = recording;
+    }
+
+    fn free_replayed(&mut self, at: u64, stream: u32) {
+        let block = self.find_block_to_free(at).expect("it was in use");
+        let ended = self.end(block).expect("it was in use");
+        self.free_ended(ended, stream, false);
+    }
+
+    /// The books have made up for what such a stream did, and it may never be named again: is there an event for all of it?
+    fn cover_replayed(&mut self, stream: u32, progress: Progress) {
+        let heard = self.replay.heard.filter(|&(then, _)| then == progress);
+        match heard.is_some_and(|(_, number)| self.arena_mut(stream).is_covered_since(number)) {
+            true => drop(self.count_uncovered(stream)),
+            false => self.want_event(stream),
+        }
+    }
+
     /// All that is free may be in use by a stream's work up to now, in whatever mapping, but for what is known not to be.
     pub(super) fn use_all_free(&mut self, stream: u32) {
         if stream == COMMON {
@@ -52,7 +139,7 @@ impl Heap {
     }
 
     /// The part of a node from an address on, which is in it or its end: then there is none.
-    fn split_busy(&mut self, id: NodeId, at: u64) -> NodeId {
+    pub(super) fn split_busy(&mut self, id: NodeId, at: u64) -> NodeId {
         match &self.space.nodes[id] {
             node if at == node.start => id,
             node if at == node.end() => NIL,

@@ -44,15 +44,17 @@ pub struct Note {
     pub bytes: u64,
     /// As asked for; `FREE` where the block is freed.
     asked: u64,
-    /// How far into its slab the block is.
+    /// How far into its slab the block is, and which of the round's streams the call is on.
     within: u32,
     /// So many calls ago the block came.
     age: u32,
 }
 
 const FREE: u64 = u64::MAX;
+/// Bits of how far into its slab a block is, which is shorter than that.
+const WITHIN: u32 = 24;
 /// It is of no slab.
-const ALONE: u32 = u32::MAX;
+const ALONE: u32 = (1 << WITHIN) - 1;
 /// It came before anything was recorded.
 const BEFORE: u32 = u32::MAX;
 /// What is done is kept for one of so many calls.
@@ -76,25 +78,36 @@ impl Note {
         }
     }
 
+    /// The same on another of the round's streams.
+    pub fn on(mut self, part: usize) -> Note {
+        self.within = self.within & ALONE | (part as u32) << WITHIN;
+        self
+    }
+
+    /// Which of the round's streams the call is on.
+    pub fn part(&self) -> usize {
+        (self.within >> WITHIN) as usize
+    }
+
     /// So many calls ago the block came; None: before anything was recorded.
     pub fn age(&self) -> Option<usize> {
         (self.age != BEFORE).then_some(self.age as usize)
     }
 
-    /// Were so many bytes asked for?
-    pub fn asks_for(&self, bytes: u64) -> bool {
-        self.asked == bytes
+    /// Were so many bytes asked for, on that stream?
+    pub fn asks_for(&self, bytes: u64, part: usize) -> bool {
+        self.asked == bytes && self.part() == part
     }
 
     /// Was the same done, about a block that came as many calls ago, as far as that is known?
     pub fn is_like(&self, other: &Note) -> bool {
         let known = self.age != BEFORE && other.age != BEFORE;
-        self.asked == other.asked && (self.age == other.age || !known)
+        self.asked == other.asked && self.part() == other.part() && (self.age == other.age || !known)
     }
 
     /// What it adds to a sum of hashes. (Sums of `FxHasher`'s would be 0 too often: they are all but linear.)
     pub fn change(&self) -> u64 {
-        let hash = FixedState::default().hash_one((self.at, self.bytes, self.within));
+        let hash = FixedState::default().hash_one((self.at, self.bytes, self.within & ALONE));
         match self.step() {
             Step::Alloc { .. } => hash,
             Step::Free { .. } => hash.wrapping_neg(),
@@ -116,7 +129,7 @@ impl Note {
     pub fn block(&self) -> Extent {
         Extent {
             bytes: self.bytes,
-            slab: (self.within != ALONE).then(|| self.at - u64::from(self.within)),
+            slab: (self.within & ALONE != ALONE).then(|| self.at - u64::from(self.within & ALONE)),
         }
     }
 }

@@ -38,13 +38,13 @@ impl Heap {
     /// Calls go by the tape. No thread is inside its cache any more; the caller is not.
     pub(super) fn shut_for_tape(&self, own: &Cache) {
         own.gate.shut(Shut::Taped);
-        self.shut_out_others(own, Shut::Taped);
+        self.shut_out(own, |other| other != own, Shut::Taped);
     }
 
     /// A replay begins, and the caller reads the tape.
     pub(super) fn begin_to_read(&mut self, own: &Cache) {
         self.replay.reader = Reader::default();
-        self.shut_out_others(own, Shut::Away);
+        self.shut_out(own, |other| !self.reads_with(own, other), Shut::Away);
     }
 
     /// There comes a call of the thread of this cache, which reads the tape from now on. False: it may not.
@@ -55,14 +55,20 @@ impl Heap {
         let calls = self.replayed_calls();
         let may = self.replay.reader.hand_over(calls);
         if may {
-            self.shut_out_others(own, Shut::Away);
-            own.gate.open(Shut::Away);
+            self.shut_out(own, |other| !self.reads_with(own, other), Shut::Away);
+            let same = self.caches().iter().filter(|other| self.reads_with(own, other));
+            same.for_each(|cache| cache.gate.open(Shut::Away));
         }
         may
     }
 
-    fn shut_out_others(&self, own: &Cache, why: Shut) {
-        let others = self.caches().iter().filter(|cache| ***cache != *own);
+    /// Does the same thread read the tape with both caches? It has one for each of the round's streams.
+    fn reads_with(&self, own: &Cache, other: &Cache) -> bool {
+        other.owner == own.owner && self.is_member(other.arena)
+    }
+
+    fn shut_out(&self, own: &Cache, which: impl Fn(&Cache) -> bool, why: Shut) {
+        let others = self.caches().iter().filter(|cache| which(cache));
         match others.clone().any(|cache| cache.owner != own.owner) {
             true => Gate::shut_out(others.map(|cache| &cache.gate), why),
             // the caller is in none of them

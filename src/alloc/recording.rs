@@ -24,7 +24,7 @@ use super::moves::Moves;
 use super::note::{Done, Extent, Note, Sums, low_points};
 use super::page::Changes;
 use super::period::{LAST, is_same, near, period};
-use super::tape::{Progress, STEPS, Step};
+use super::tape::{Progress, STEPS, Step, part};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::mem;
@@ -136,8 +136,8 @@ impl Recording {
         self.notes.reserve(self.most() + 1 - self.notes.len());
     }
 
-    /// Notes a call. A block's free is noted before, and all else after it was done.
-    pub fn note(&mut self, step: Step, block: Extent, changes: Changes) {
+    /// Notes a call on one of the round's streams. A block's free is noted before, and all else after it was done.
+    pub fn note(&mut self, step: Step, part: usize, block: Extent, changes: Changes) {
         if self.notes.len() == self.most()
             && let Some(oldest) = self.notes.pop_front()
             && self.exact
@@ -157,13 +157,13 @@ impl Recording {
             }
             Step::Free { at, .. } => self.came.remove(&at).map(|came| self.made - came),
         };
-        let note = Note::new(step, block, age);
+        let note = Note::new(step, block, age).on(part);
         if self.exact {
             self.sum = self.sum.wrapping_add(note.change());
         }
         self.notes.push_back(note);
         if let Some(guide) = &mut self.guide {
-            guide.follow(step);
+            guide.follow(step, part);
         }
         self.moves.look(self.made, self.round, changes, self.exact);
         self.made += 1;
@@ -180,11 +180,11 @@ impl Recording {
         (self.alike, self.look_from) = (false, 0);
     }
 
-    /// The block that the same call got in the round before, if this is the same: so many bytes are asked for.
-    pub fn before(&self, bytes: u64) -> Option<(u64, Extent)> {
+    /// The block that the same call got in the round before, if this is the same: so many bytes are asked for on that stream.
+    pub fn before(&self, bytes: u64, part: usize) -> Option<(u64, Extent)> {
         let wanted = self.is_settled() || self.late || self.moves.are_few(self.round);
         if let Some(guide) = &self.guide {
-            let note = guide.asks_for(bytes).filter(|_| wanted)?;
+            let note = guide.asks_for(bytes, part).filter(|_| wanted)?;
             return Some((note.at, note.block()));
         }
         // where blocks take turns the window is two rounds, and until so much is known the last one will do
@@ -194,7 +194,7 @@ impl Recording {
             .or_else(|| made.checked_sub(self.round));
         let number = number.filter(|_| wanted && self.exact)?;
         let note = self.notes.get(number)?;
-        note.asks_for(bytes).then(|| (note.at, note.block()))
+        note.asks_for(bytes, part).then(|| (note.at, note.block()))
     }
 
     /// Before an allocation: have there been as many calls as a round had, and are the blocks in use those before them? The next ones may be
@@ -308,8 +308,8 @@ impl Recording {
     }
 
     /// The calls of the window.
-    pub fn steps(&self) -> impl ExactSizeIterator<Item = Step> + '_ {
-        self.notes.iter().map(Note::step)
+    pub fn steps(&self) -> impl ExactSizeIterator<Item = (Step, u64)> + '_ {
+        self.notes.iter().map(|note| (note.step(), part(note.part())))
     }
 
     /// The window's frees after which hardly anything is in use that is not always (`note`).
@@ -335,11 +335,11 @@ impl Recording {
             .notes
             .iter()
             .take(progress.steps)
-            .map(|note| (note.step(), note.block()))
+            .copied()
             .collect();
         again
             .into_iter()
-            .for_each(|(step, block)| self.note(step, block, changes));
+            .for_each(|note: Note| self.note(note.step(), note.part(), note.block(), changes));
         if guide.is_some() {
             (self.guide, self.look_from) = (guide, self.made + 1);
         }

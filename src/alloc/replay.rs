@@ -14,8 +14,8 @@
 //! of the books, and ends the replay before anything: then the books *make up* for it, in no more time than it takes to free and to place the blocks by
 //! which that moment differs from the beginning of a round; all that is free and that the round may touch counts as used by the stream until then.
 //!
-//! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), and where one thread has caches, or
-//! threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
+//! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), or of all streams, if events can be recorded
+//! on each at any time (`company`), and where one thread has caches, or threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
 //! worth it, or that had to end for a guest, is recorded on: what it knew shows where blocks belong (`guide`). Where the pool can record an
 //! event only in calls that name the stream it hears of some frees, those after which hardly anything is in use, and records one there.
 //!
@@ -24,13 +24,13 @@
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
 use super::cache::{Cache, ThreadId};
+use super::company::Company;
 use super::first::First;
-use super::flush::Whose;
 use super::gate::Shut;
 use super::guests::Guests;
 use super::heap::{Block, Heap};
 use super::lists::LONG;
-use super::note::{Done, Extent};
+use super::note::Extent;
 use super::order::COMMON;
 use super::period::LAST;
 use super::reader::Reader;
@@ -51,8 +51,11 @@ const SELDOM: u32 = 12;
 /// Where nothing comes again no more than this part of all calls is recorded, but for the first time, and for rounds that half of them are.
 const WASTE: u64 = 16;
 
+/// Whose calls matter is looked at anew after so many of those that do not.
+const SEEN: u32 = 256;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     #[default]
     Watching,
     Recording,
@@ -64,11 +67,14 @@ enum Way {
 pub struct Replay {
     /// What caches answer from.
     pub tape: Arc<Tape>,
-    way: Way,
+    pub(super) way: Way,
     rounds: Rounds,
     /// Whose calls are recorded or replayed, and what had been called when that began.
-    arena: u32,
+    pub(super) company: Company,
     pub(super) begun: Calls,
+    /// Several streams may make rounds together; so many calls ago that was looked at last.
+    pub(super) several: bool,
+    pub(super) looked: u32,
     pub(super) recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
     first: Option<First>,
@@ -108,9 +114,9 @@ impl Replay {
         self.way == Way::Replaying
     }
 
-    /// The stream whose calls are recorded or replayed.
+    /// The stream whose calls are recorded or replayed, or the first of several.
     pub fn host(&self) -> u32 {
-        self.arena
+        self.company.host()
     }
 
     /// Are calls recorded that may be a round?
@@ -152,7 +158,9 @@ impl Heap {
     /// An allocation that the cache did not serve, and no tape: does a round begin?
     #[inline(always)]
     pub fn watch_rounds(&mut self, own: Option<&Arc<Cache>>) {
-        let Some(had) = self.had_by_main(own) else { return };
+        let Some(had) = self.had_by_main(own) else {
+            return self.look_for_company();
+        };
         let least = had.saturating_sub(self.most_kept());
         if self
             .replay
@@ -160,6 +168,15 @@ impl Heap {
             .may_begin(self.stats.allocations, least, self.needed)
         {
             self.consider_round(own);
+        }
+    }
+
+    /// A stream calls that makes no rounds, as far as is known.
+    #[inline(never)]
+    fn look_for_company(&mut self) {
+        self.replay.looked += 1;
+        if self.replay.looked >= SEEN {
+            self.see_threads();
         }
     }
 
@@ -193,8 +210,9 @@ impl Heap {
             && let Some(own) = own
             && self.may_tape(own)
         {
+            self.record(own, Recording::default());
             self.replay.first = Some(First::new(self.pages.changes));
-            return self.record(own, Recording::default());
+            return;
         }
         let Some(round) = again else { return };
         // where each round has an event, or beside first calls, which would be given up for it soon
@@ -211,9 +229,15 @@ impl Heap {
     }
 
     fn record(&mut self, own: &Arc<Cache>, recording: Recording) {
+        // first calls that were noted are some of these streams'
+        if self.replay.is_watching() {
+            self.replay.company = Company::new(self.company_of(own.arena));
+        } else if !self.is_member(own.arena) {
+            return;
+        }
         self.shut_for_tape(own);
         (self.replay.way, self.replay.recording) = (Way::Recording, recording);
-        (self.replay.arena, self.replay.begun) = (own.arena, self.own_calls());
+        self.replay.begun = self.own_calls();
         self.replay.guests.begin();
     }
 
@@ -221,7 +245,7 @@ impl Heap {
     fn may_tape(&self, own: &Arc<Cache>) -> bool {
         let may = match own.arena {
             COMMON => !self.has_streams(),
-            arena => self.is_main(arena),
+            arena => self.is_main(arena) || self.may_be_company(),
         };
         let unshared = self.also_used.is_empty() && self.limbo.is_empty();
         may && (unshared || self.has_several_streams()) // then what is shared must be apart
@@ -273,7 +297,7 @@ impl Heap {
 
     /// The cache of a call while calls are recorded or replayed. A call with none of the stream's cannot be on the tape.
     fn taped<'a>(&mut self, own: Option<&'a Arc<Cache>>) -> Option<&'a Arc<Cache>> {
-        let own = own.filter(|own| own.arena == self.replay.arena);
+        let own = own.filter(|own| self.is_member(own.arena));
         let Some(own) = own else {
             self.spoil_tape();
             return None;
@@ -300,24 +324,29 @@ impl Heap {
             Way::Watching => None,
             Way::Recording if !own.gate.is_shut_only(Shut::Taped) => None,
             Way::Recording => {
-                let before = self.replay.recording.before(bytes);
+                let part = self.replay.company.part_of(own.arena)?;
+                let before = self.replay.recording.before(bytes, part);
                 let kept = before.and_then(|(at, block)| own.take_this(at, block.piece()));
                 let same = kept.or_else(|| self.alloc_short_before(own, bytes));
                 let at = same.or_else(|| own.take_inside(bytes, 0))?;
                 self.note_alloc(own, at, bytes);
                 Some(at)
             }
-            Way::Replaying => own.replay_alloc_inside(bytes),
+            Way::Replaying => {
+                let may = self.awaited(own, bytes).is_empty();
+                may.then(|| self.replay.tape.alloc_heard(own.part(), bytes))?
+            }
         }
     }
 
     /// A recorded allocation that the cache did not serve: the block of the round before, if it is free, so that rounds come to be alike.
     #[inline(never)]
     pub fn alloc_before(&mut self, own: &Cache, bytes: u64) -> Option<u64> {
-        if self.replay.way != Way::Recording || own.arena != self.replay.arena {
+        if self.replay.way != Way::Recording {
             return None;
         }
-        let (at, block) = self.replay.recording.before(bytes)?;
+        let part = self.replay.company.part_of(own.arena)?;
+        let (at, block) = self.replay.recording.before(bytes, part)?;
         self.alloc_at(at, block, own.arena)
     }
 
@@ -390,16 +419,17 @@ impl Heap {
     }
 
     fn begin_replay(&mut self, own: &Cache, mut recording: Recording, is_first: bool) {
+        let Some(mut heard) = self.begin_company(recording.notes()) else {
+            self.replay.recording = recording;
+            return self.spoil_tape();
+        };
         recording.begin();
         self.begin_to_read(own);
         self.replay.guests.begin();
-        let heard = match self.is_beyond_reach(self.replay.arena) {
-            true => recording.low_points(),
-            false => Vec::new(),
-        };
-        self.replay
-            .tape
-            .begin(self.replay.arena, recording.steps(), &heard);
+        if self.is_beyond_reach(self.replay.host()) {
+            heard = recording.low_points();
+        }
+        self.replay.tape.begin(recording.steps(), &heard);
         (self.replay.recording, self.replay.is_first) = (recording, is_first);
         (self.replay.way, self.replay.heard) = (Way::Replaying, None);
         self.look_for_peak();
@@ -408,14 +438,17 @@ impl Heap {
 
     /// An allocation was served that is to be recorded.
     pub fn note_alloc(&mut self, own: &Cache, at: u64, bytes: u64) {
-        if self.replay.way == Way::Recording && own.arena == self.replay.arena {
+        if self.replay.way != Way::Recording {
+            return;
+        }
+        if let Some(part) = self.replay.company.part_of(own.arena) {
             if let Some(first) = &mut self.replay.first {
-                first.alloc(at, bytes);
+                first.alloc(at, bytes, part);
             }
             if self.replay.records_round() {
                 let block = self.find_block(at).expect("it was handed out");
                 let extent = self.extent_of(block);
-                self.note(Step::Alloc { bytes, at }, extent);
+                self.note(Step::Alloc { bytes, at }, part, extent);
             }
         }
     }
@@ -430,9 +463,9 @@ impl Heap {
     }
 
     /// Of a round.
-    fn note(&mut self, step: Step, block: Extent) {
+    fn note(&mut self, step: Step, part: usize, block: Extent) {
         if self.replay.records_round() {
-            self.replay.recording.note(step, block, self.pages.changes);
+            self.replay.recording.note(step, part, block, self.pages.changes);
         }
     }
 
@@ -442,37 +475,46 @@ impl Heap {
         let own = self.taped(own)?;
         match self.replay.way {
             Way::Watching => None,
-            Way::Recording => {
-                // whoever frees what is no block will hear of it
-                let block = self.find_block(at).ok()?;
-                let extent = self.extent_of(block);
-                if let Some(first) = &mut self.replay.first {
-                    first.free(at, extent);
-                }
-                let bytes = extent.bytes;
-                self.note(Step::Free { bytes, at }, extent);
-                let open = own.gate.is_shut_only(Shut::Taped);
-                let kept = open.then(|| own.keep_inside(at))?;
-                kept.map(|bytes| (bytes, None))
-            }
+            Way::Recording => Some((self.record_free(Some(own), at, true)?, None)),
             Way::Replaying => {
-                let (bytes, heard) = self.replay.tape.free_heard(own.arena, at)?;
+                let (bytes, heard) = self.replay.tape.free_heard(own.part(), at)?;
                 Some((bytes, heard.then(|| self.hear_replayed(own.arena))))
             }
         }
     }
 
-    /// The same where all use of the block is over, by a thread that need not name the stream: then the pool records no event.
+    /// Notes a free while calls are recorded. Gives the block's bytes if the cache has kept it, which it `may`.
+    fn record_free(&mut self, own: Option<&Arc<Cache>>, at: u64, may: bool) -> Option<u64> {
+        let own = self.taped(own)?;
+        // whoever frees what is no block will hear of it
+        let block = self.find_block(at).ok()?;
+        let extent = self.extent_of(block);
+        let part = self.replay.company.part_of(own.arena)?;
+        if let Some(first) = &mut self.replay.first {
+            first.free(at, extent, part);
+        }
+        let bytes = extent.bytes;
+        self.note(Step::Free { bytes, at }, part, extent);
+        let open = may && own.gate.is_shut_only(Shut::Taped);
+        open.then(|| own.keep_inside(at))?
+    }
+
+    /// The same where all use of the block is over, by a thread that need not name the stream: then the pool records no event. Of work that
+    /// another stream had there before that says nothing, so what several streams make together has none of it.
     #[inline(never)]
     pub fn free_synced_taped(&mut self, thread: ThreadId, at: u64) -> Option<u64> {
-        let arena = self.replay.arena;
+        if self.replay.company.is_several() {
+            self.spoil_tape();
+            return None;
+        }
+        let arena = self.replay.host();
         let own = self
             .caches()
             .iter()
             .find(|own| own.arena == arena && own.owner == thread);
         match (own.cloned(), self.replay.is_on()) {
-            (Some(own), true) => Some(self.replay.tape.free_heard(own.arena, at)?.0),
-            (own, _) => Some(self.free_taped(own.as_ref(), at)?.0),
+            (Some(own), true) => Some(self.replay.tape.free_heard(own.part(), at)?.0),
+            (own, _) => self.record_free(own.as_ref(), at, !self.has_several_streams()),
         }
     }
 
@@ -481,7 +523,7 @@ impl Heap {
     pub fn free_batch_taped(&mut self, own: Option<&Arc<Cache>>, blocks: &[Addr]) -> Option<Option<u64>> {
         let own = self.taped(own)?;
         // it is off while calls are recorded
-        let heard = self.replay.tape.free_all_heard(own.arena, blocks)?;
+        let heard = self.replay.tape.free_all_heard(own.part(), blocks)?;
         Some(heard.then(|| self.hear_replayed(own.arena)))
     }
 
@@ -495,12 +537,12 @@ impl Heap {
     }
 
     /// Can the pool record an event on this stream only in calls that name it?
-    fn is_beyond_reach(&self, stream: u32) -> bool {
+    pub(super) fn is_beyond_reach(&self, stream: u32) -> bool {
         stream != COMMON && self.arena(stream).is_beyond_reach()
     }
 
     /// No call is answered from the tape any more. Gives how far it came, if it was on.
-    fn end_tape(&mut self) -> Option<Progress> {
+    pub(super) fn end_tape(&mut self) -> Option<Progress> {
         if !self.replay.tape.is_on() {
             return None;
         }
@@ -511,50 +553,8 @@ impl Heap {
         progress
     }
 
-    /// Ends the replay, if there is one: the books are right again.
-    #[inline(never)]
-    pub fn make_up(&mut self) {
-        let Some(progress) = self.end_tape() else { return };
-        let (arena, turn) = (self.replay.arena, self.turn());
-        let Done { calls, .. } = self.replay.recording.done(progress);
-        let part = Progress {
-            rounds: 0,
-            ..progress
-        };
-        let turns = self.replay.recording.done(part).calls.allocs;
-        let [gone, born] = self.replay.recording.difference(progress.steps);
-        self.replay.way = Way::Watching;
-        if progress != Progress::default() {
-            let peak = self.stats.used_peak.max(self.replayed_peak(progress));
-            // before anything can be joined with what guests have
-            self.flush(Whose::Stream(arena), |_| false);
-            self.use_all_free(arena);
-            for &(at, _) in &gone {
-                let block = self.find_block_to_free(at).expect("it was in use");
-                let ended = self.end(block).expect("it was in use");
-                self.free_ended(ended, arena, false);
-            }
-            self.flush_slabs();
-            for &(at, block) in &born {
-                self.place(at, block, arena);
-            }
-            self.arena_mut(arena).served += calls.allocs;
-            let stats = &mut self.stats;
-            stats.allocations = stats.allocations.wrapping_add(calls.allocs);
-            stats.hits = stats.hits.wrapping_add(calls.allocs);
-            stats.frees = stats.frees.wrapping_add(calls.frees - gone.len() as u64);
-            self.set_used_peak(peak);
-            self.rest.set_turn(self.allocations(), turn + turns);
-        }
-        if self.is_beyond_reach(arena) {
-            self.cover_replayed(arena, progress);
-        }
-        self.learn_from_replay(progress);
-        self.tune_caches();
-    }
-
     /// A replay has ended: is something recorded still, or anew?
-    fn learn_from_replay(&mut self, progress: Progress) {
+    pub(super) fn learn_from_replay(&mut self, progress: Progress) {
         let now = self.calls();
         let recording = mem::take(&mut self.replay.recording);
         let wrong = !recording.has_period() && progress.rounds == 0; // it was guessed
@@ -586,14 +586,5 @@ impl Heap {
             self.replay.recording.resume(progress, self.pages.changes);
         }
         self.go_on_recording();
-    }
-
-    /// The books have made up for what such a stream did, and it may never be named again: is there an event for all of it?
-    fn cover_replayed(&mut self, stream: u32, progress: Progress) {
-        let heard = self.replay.heard.filter(|&(then, _)| then == progress);
-        match heard.is_some_and(|(_, number)| self.arena_mut(stream).is_covered_since(number)) {
-            true => drop(self.count_uncovered(stream)),
-            false => self.want_event(stream),
-        }
     }
 }

@@ -372,6 +372,15 @@ impl Heap {
     }
 
     /// All of a stream's slabs may be in use by its work up to that number.
+    /// Whose slab begins at an address, if one does.
+    pub(super) fn slab_owner(&self, base: u64) -> Option<u32> {
+        let Found::Start(node) = self.space.find(base) else {
+            return None;
+        };
+        let node = &self.space.nodes[node];
+        (node.kind == Kind::Slab).then(|| self.slabs.get(node.slab).owner)
+    }
+
     pub(super) fn note_all_small(&mut self, stream: u32, seq: u64) {
         for slab in self.slabs.all.iter_mut().flatten() {
             if slab.owner == stream {

@@ -5,6 +5,8 @@
 //! A call is answered by its thread inside its gate, which is shut for all else, and moves the place on by a plain store: no
 //! call pays for a locked instruction. Whoever ends the replay has that thread outside first, so each call was answered before that, or was not.
 //!
+//! The calls may be those of several streams (`company`): which of them a call is on is part of what it is.
+//!
 //! (Placing blocks where a recorded run had them: Sekiyama, Imai, Negishi, Kawachiya, "Profile-guided memory optimization for deep
 //! neural networks", 2018. What is recorded here is the pool's own answers, which have held before.)
 //!
@@ -30,12 +32,22 @@ const ROUND: u64 = STEP + 1;
 const ROUNDS: u64 = OFF / ROUND;
 const OFF: u64 = u64::MAX;
 
-/// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, whether it is an allocation, and
-/// whether the pool must hear of it.
+/// What a step is: the bytes asked for, or those of the block that is freed, whether it is the last one, whether it is an allocation,
+/// whether the pool must hear of it, and on which of the round's streams it is.
 const ALLOC: u64 = 1;
 const LAST: u64 = 2;
 const HEARD: u64 = 4;
 const BYTES: u32 = 3;
+const PART: u32 = 56;
+/// So many bytes cannot be asked for.
+const MANY: u64 = 1 << (PART - BYTES);
+
+/// The stream of that number, as calls name it.
+pub const fn part(number: usize) -> u64 {
+    (number as u64) << PART
+}
+/// No stream of a round.
+pub const NO_PART: u64 = u64::MAX << PART;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -75,8 +87,6 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Tape {
     place: AtomicU64,
-    /// The stream's whose calls they are.
-    arena: AtomicU64,
     /// Both lengths are powers of two, so that to look into them cannot fail.
     chunks: Box<[OnceLock<Box<[Slot; CHUNK]>>; CHUNKS]>,
 }
@@ -91,7 +101,6 @@ impl Default for Tape {
     fn default() -> Tape {
         Tape {
             place: AtomicU64::new(OFF),
-            arena: AtomicU64::new(0),
             chunks: Box::new([const { OnceLock::new() }; CHUNKS]),
         }
     }
@@ -100,26 +109,31 @@ impl Default for Tape {
 impl Tape {
     /// The next call of the round, if it asks for so many bytes: where its block is.
     #[inline(always)]
-    pub fn alloc(&self, arena: u32, bytes: u64) -> Option<u64> {
-        self.advance(arena, |walk| walk.alloc(bytes))
+    pub fn alloc(&self, part: u64, bytes: u64) -> Option<u64> {
+        self.advance(|walk| walk.alloc(part, bytes))
+    }
+
+    /// The same for the pool, which may have had to hear of it.
+    pub fn alloc_heard(&self, part: u64, bytes: u64) -> Option<u64> {
+        self.advance(|walk| walk.alloc_heard(part, bytes))
     }
 
     /// The same if it frees that block, and the pool need not hear of it: its bytes.
     #[inline(always)]
-    pub fn free(&self, arena: u32, block: u64) -> Option<u64> {
-        self.advance(arena, |walk| walk.free(block))
+    pub fn free(&self, part: u64, block: u64) -> Option<u64> {
+        self.advance(|walk| walk.free(part, block))
     }
 
     /// The same for the pool: whether it had to hear of it, too.
-    pub fn free_heard(&self, arena: u32, block: u64) -> Option<(u64, bool)> {
-        self.advance(arena, |walk| walk.free_heard(block))
+    pub fn free_heard(&self, part: u64, block: u64) -> Option<(u64, bool)> {
+        self.advance(|walk| walk.free_heard(part, block))
     }
 
     /// The next calls, if they ask for so many bytes each: where their blocks are. Otherwise no place of `out` is worth anything.
-    pub fn alloc_all(&self, arena: u32, sizes: &[u64], out: &mut [Addr]) -> bool {
-        let all = self.advance(arena, |walk| {
+    pub fn alloc_all(&self, part: u64, sizes: &[u64], out: &mut [Addr]) -> bool {
+        let all = self.advance(|walk| {
             for (place, &bytes) in out.iter_mut().zip(sizes) {
-                *place = Addr(walk.alloc(bytes)?);
+                *place = Addr(walk.alloc(part, bytes)?);
             }
             Some(())
         });
@@ -127,10 +141,10 @@ impl Tape {
     }
 
     /// The same if they free these blocks, and the pool need not hear of one. Places with 0 are none.
-    pub fn free_all(&self, arena: u32, blocks: &[Addr]) -> bool {
-        let all = self.advance(arena, |walk| {
+    pub fn free_all(&self, part: u64, blocks: &[Addr]) -> bool {
+        let all = self.advance(|walk| {
             for at in blocks.iter().filter(|at| at.0 != 0) {
-                walk.free(at.0)?;
+                walk.free(part, at.0)?;
             }
             Some(())
         });
@@ -138,11 +152,11 @@ impl Tape {
     }
 
     /// The same for the pool: whether it had to hear of one.
-    pub fn free_all_heard(&self, arena: u32, blocks: &[Addr]) -> Option<bool> {
-        self.advance(arena, |walk| {
+    pub fn free_all_heard(&self, part: u64, blocks: &[Addr]) -> Option<bool> {
+        self.advance(|walk| {
             let mut heard = false;
             for at in blocks.iter().filter(|at| at.0 != 0) {
-                heard |= walk.free_heard(at.0)?.1;
+                heard |= walk.free_heard(part, at.0)?.1;
             }
             Some(heard)
         })
@@ -150,9 +164,9 @@ impl Tape {
 
     /// Goes over the next calls, and moves the place on if they are all what was asked for.
     #[inline(always)]
-    fn advance<R>(&self, arena: u32, calls: impl FnOnce(&mut Walk) -> Option<R>) -> Option<R> {
+    fn advance<R>(&self, calls: impl FnOnce(&mut Walk) -> Option<R>) -> Option<R> {
         let place = self.place.load(Ordering::Relaxed);
-        if place == OFF || self.arena.load(Ordering::Relaxed) != u64::from(arena) {
+        if place == OFF {
             return None;
         }
         let mut walk = Walk { tape: self, place };
@@ -173,24 +187,26 @@ impl Tape {
         self.place.load(Ordering::Relaxed) != OFF
     }
 
-    /// Begins to replay these calls of a stream. Of the frees with these numbers, in ascending order, the pool must hear.
-    pub fn begin(&self, arena: u32, steps: impl ExactSizeIterator<Item = Step>, heard: &[usize]) {
+    /// Begins to replay these calls, each of a `part`. Of those with these numbers, in ascending order, the pool must hear.
+    pub fn begin(&self, steps: impl ExactSizeIterator<Item = (Step, u64)>, heard: &[usize]) {
         let count = steps.len();
         debug_assert!(!self.is_on() && count > 0 && count <= STEPS);
         let mut heard = heard.iter().copied().peekable();
-        for (number, step) in steps.enumerate() {
+        for (number, (step, part)) in steps.enumerate() {
             let empty = || Box::new(std::array::from_fn(|_| Slot::default()));
             let chunk = self.chunks[number / CHUNK].get_or_init(empty);
             let last = if number + 1 == count { LAST } else { 0 };
             let heard = heard.next_if_eq(&number).map_or(0, |_| HEARD);
             let (what, at) = match step {
                 Step::Alloc { bytes, at } => (bytes << BYTES | ALLOC, at),
-                Step::Free { bytes, at } => (bytes << BYTES | heard, at),
+                Step::Free { bytes, at } => (bytes << BYTES, at),
             };
-            chunk[number % CHUNK].what.store(what | last, Ordering::Relaxed);
+            debug_assert!(what < 1 << PART && part < NO_PART);
+            chunk[number % CHUNK]
+                .what
+                .store(what | part | heard | last, Ordering::Relaxed);
             chunk[number % CHUNK].at.store(at, Ordering::Relaxed);
         }
-        self.arena.store(arena.into(), Ordering::Relaxed);
         self.place.store(0, Ordering::Relaxed);
     }
 
@@ -207,18 +223,27 @@ impl Tape {
 
 impl Walk<'_> {
     #[inline(always)]
-    fn alloc(&mut self, bytes: u64) -> Option<u64> {
-        self.step(|what, at| (what & !LAST == bytes << BYTES | ALLOC).then_some(at))
+    fn alloc(&mut self, part: u64, bytes: u64) -> Option<u64> {
+        let wanted = bytes << BYTES | ALLOC | part;
+        self.step(|what, at| (what & !LAST == wanted && bytes < MANY).then_some(at))
     }
 
     #[inline(always)]
-    fn free(&mut self, block: u64) -> Option<u64> {
-        self.step(|what, at| (what & (ALLOC | HEARD) == 0 && at == block).then_some(what >> BYTES))
+    fn alloc_heard(&mut self, part: u64, bytes: u64) -> Option<u64> {
+        let wanted = bytes << BYTES | ALLOC | part;
+        self.step(|what, at| (what & !(LAST | HEARD) == wanted && bytes < MANY).then_some(at))
     }
 
     #[inline(always)]
-    fn free_heard(&mut self, block: u64) -> Option<(u64, bool)> {
-        self.step(|what, at| (what & ALLOC == 0 && at == block).then_some((what >> BYTES, what & HEARD != 0)))
+    fn free(&mut self, part: u64, block: u64) -> Option<u64> {
+        let of = NO_PART | ALLOC | HEARD;
+        self.step(|what, at| (what & of == part && at == block).then_some((what & !NO_PART) >> BYTES))
+    }
+
+    #[inline(always)]
+    fn free_heard(&mut self, part: u64, block: u64) -> Option<(u64, bool)> {
+        let is_it = |what, at| what & (NO_PART | ALLOC) == part && at == block;
+        self.step(|what, at| is_it(what, at).then_some(((what & !NO_PART) >> BYTES, what & HEARD != 0)))
     }
 
     #[inline(always)]
@@ -248,7 +273,7 @@ impl Progress {
 mod tests {
     use super::*;
 
-    const ARENA: u32 = 1;
+    const SELF: u64 = part(1);
 
     fn tape() -> Tape {
         let steps = [
@@ -258,7 +283,7 @@ mod tests {
             Step::Free { bytes: 256, at: 1024 },
         ];
         let tape = Tape::default();
-        tape.begin(ARENA, steps.into_iter(), &[3]);
+        tape.begin(steps.into_iter().map(|step| (step, SELF)), &[3]);
         tape
     }
 
@@ -266,16 +291,16 @@ mod tests {
     fn the_same_calls_are_answered_round_after_round() {
         let tape = tape();
         for rounds in 0..3 {
-            assert_eq!(tape.alloc(ARENA, 0), Some(512));
-            assert_eq!(tape.alloc(ARENA, 7), Some(1024));
-            assert_eq!(tape.free(ARENA, 512), Some(256));
-            assert_eq!(tape.free(ARENA, 1024), None, "the pool must hear of it");
-            assert_eq!(tape.free_heard(ARENA, 1024), Some((256, true)), "{rounds}");
+            assert_eq!(tape.alloc(SELF, 0), Some(512));
+            assert_eq!(tape.alloc(SELF, 7), Some(1024));
+            assert_eq!(tape.free(SELF, 512), Some(256));
+            assert_eq!(tape.free(SELF, 1024), None, "the pool must hear of it");
+            assert_eq!(tape.free_heard(SELF, 1024), Some((256, true)), "{rounds}");
         }
-        assert_eq!(tape.alloc(ARENA, 0), Some(512));
+        assert_eq!(tape.alloc(SELF, 0), Some(512));
         assert_eq!(tape.end(), Some(Progress { rounds: 3, steps: 1 }));
         assert_eq!(tape.end(), None);
-        assert_eq!(tape.alloc(ARENA, 7), None, "it is off");
+        assert_eq!(tape.alloc(SELF, 7), None, "it is off");
     }
 
     #[test]
@@ -283,53 +308,82 @@ mod tests {
         let tape = tape();
         let mut out = [Addr(0); 2];
         for rounds in 0..3 {
-            assert!(!tape.alloc_all(ARENA, &[0, 8], &mut out), "another length");
-            assert!(tape.alloc_all(ARENA, &[0, 7], &mut out));
+            assert!(!tape.alloc_all(SELF, &[0, 8], &mut out), "another length");
+            assert!(tape.alloc_all(SELF, &[0, 7], &mut out));
             assert_eq!(out, [512, 1024].map(Addr));
             let blocks = [512, 0, 1024].map(Addr);
-            assert_eq!(tape.free_all_heard(ARENA, &[512, 512].map(Addr)), None, "twice");
-            assert!(!tape.free_all(ARENA, &blocks), "the pool must hear of it");
+            assert_eq!(tape.free_all_heard(SELF, &[512, 512].map(Addr)), None, "twice");
+            assert!(!tape.free_all(SELF, &blocks), "the pool must hear of it");
             assert_eq!(
                 tape.progress(),
                 Some(Progress { rounds, steps: 2 }),
                 "nothing was freed"
             );
             match rounds {
-                0 => assert_eq!(tape.free_all_heard(ARENA, &blocks), Some(true)),
+                0 => assert_eq!(tape.free_all_heard(SELF, &blocks), Some(true)),
                 // parts of a batch are batches
                 _ => {
-                    assert!(tape.free_all(ARENA, &blocks[..2]));
-                    assert_eq!(tape.free_all_heard(ARENA, &blocks[2..]), Some(true));
+                    assert!(tape.free_all(SELF, &blocks[..2]));
+                    assert_eq!(tape.free_all_heard(SELF, &blocks[2..]), Some(true));
                 }
             }
         }
         // one that begins in a round and ends in the next one
-        assert!(tape.alloc_all(ARENA, &[0, 7], &mut out) && tape.free_all(ARENA, &[Addr(512)]));
-        assert!(!tape.alloc_all(ARENA, &[0], &mut out), "a free is to come");
-        assert_eq!(tape.free_heard(ARENA, 1024), Some((256, true)));
-        assert!(tape.alloc_all(ARENA, &[], &mut []) && tape.free_all(ARENA, &[Addr(0)]));
+        assert!(tape.alloc_all(SELF, &[0, 7], &mut out) && tape.free_all(SELF, &[Addr(512)]));
+        assert!(!tape.alloc_all(SELF, &[0], &mut out), "a free is to come");
+        assert_eq!(tape.free_heard(SELF, 1024), Some((256, true)));
+        assert!(tape.alloc_all(SELF, &[], &mut []) && tape.free_all(SELF, &[Addr(0)]));
         assert_eq!(tape.end(), Some(Progress { rounds: 4, steps: 0 }));
-        assert!(!tape.alloc_all(ARENA, &[0], &mut out), "it is off");
+        assert!(!tape.alloc_all(SELF, &[0], &mut out), "it is off");
     }
 
     #[test]
     fn a_call_that_differs_is_not_answered_and_changes_nothing() {
         let tape = tape();
-        assert_eq!(tape.alloc(ARENA + 1, 0), None, "another stream's");
-        assert_eq!(tape.alloc(ARENA, 1), None, "another length");
+        assert_eq!(tape.alloc(part(2), 0), None, "another stream's");
+        assert_eq!(tape.alloc(NO_PART, 0), None, "no stream of the round's");
+        assert_eq!(tape.alloc(SELF, 1), None, "another length");
+        for high in 48..64 {
+            assert_eq!(tape.alloc(SELF, 1 << high), None, "more than there is");
+            assert_eq!(tape.alloc(part(0), 1 << high), None, "the same of another stream");
+        }
         assert_eq!(
-            tape.free(ARENA, 512),
+            tape.free(SELF, 512),
             None,
             "a free where an allocation is to come"
         );
-        assert_eq!(tape.alloc(ARENA, 0), Some(512));
-        assert_eq!(tape.alloc(ARENA, 7), Some(1024));
-        assert_eq!(tape.free(ARENA, 1024), None, "not its turn");
+        assert_eq!(tape.alloc(SELF, 0), Some(512));
+        assert_eq!(tape.alloc(SELF, 7), Some(1024));
+        assert_eq!(tape.free(SELF, 1024), None, "not its turn");
         assert_eq!(
-            tape.alloc(ARENA, 0),
+            tape.alloc(SELF, 0),
             None,
             "an allocation where a free is to come"
         );
         assert_eq!(tape.end(), Some(Progress { rounds: 0, steps: 2 }));
+    }
+
+    /// The pool hears of an allocation that takes memory over from another stream.
+    #[test]
+    fn each_call_is_on_its_stream() {
+        let steps = [
+            (Step::Alloc { bytes: 7, at: 512 }, part(0)),
+            (Step::Free { bytes: 256, at: 512 }, part(1)),
+            (Step::Alloc { bytes: 7, at: 512 }, part(0)),
+            (Step::Free { bytes: 256, at: 512 }, part(0)),
+        ];
+        let tape = Tape::default();
+        tape.begin(steps.into_iter(), &[2]);
+        for _ in 0..3 {
+            assert_eq!(tape.alloc(part(1), 7), None);
+            assert_eq!(tape.alloc(part(0), 7), Some(512));
+            assert_eq!(tape.free(part(0), 512), None);
+            assert_eq!(tape.free_heard(part(0), 512), None);
+            assert_eq!(tape.free(part(1), 512), Some(256));
+            assert_eq!(tape.alloc(part(0), 7), None, "the pool must hear of it");
+            assert_eq!(tape.alloc_heard(part(1), 7), None);
+            assert_eq!(tape.alloc_heard(part(0), 7), Some(512));
+            assert_eq!(tape.free(part(0), 512), Some(256));
+        }
     }
 }

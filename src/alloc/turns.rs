@@ -105,6 +105,7 @@ impl Heap {
         let first = owners.next();
         let several = !self.caches.turns.are_taken() && owners.any(|owner| Some(owner) != first);
         (self.caches.turns.main, self.caches.turns.several) = (main, several);
+        (self.replay.several, self.replay.looked) = (self.may_be_company(), 0);
     }
 
     /// Somebody had to wait for the heap.

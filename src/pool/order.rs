@@ -267,6 +267,32 @@ impl Pool {
         (done, whole)
     }
 
+    /// How far these streams have come, if what was recorded on them last is complete within the moment that it takes to notice that there
+    /// was no work. The caller holds `grow`, which keeps the events.
+    pub(super) fn wait_a_moment_for(&self, streams: &[u32]) -> Clock {
+        let Ok(heap) = self.books_to_read() else {
+            return Clock::new();
+        };
+        let newest = |&stream: &u32| {
+            let arena = heap.arenas[stream as usize].as_ref()?;
+            Some((stream, *arena.events.back()?))
+        };
+        let newest: Vec<_> = streams.iter().filter_map(newest).collect();
+        drop(heap);
+        let start = self.backend.now();
+        let is_complete = |event: Event| loop {
+            match self.backend.query(event) {
+                Ok(false) if self.backend.now() - start < NOTICE => std::hint::spin_loop(),
+                answer => return answer == Ok(true),
+            }
+        };
+        newest
+            .into_iter()
+            .filter(|&(_, (event, _))| is_complete(event))
+            .map(|(stream, (_, covers))| (stream, covers))
+            .collect()
+    }
+
     /// The host knows that this moment has passed. The caller holds `grow`.
     pub(super) fn confirm(&self, done: &Clock, asks: Option<u32>) -> bool {
         let Ok(mut heap) = self.books() else { return false };

@@ -2,7 +2,9 @@
 //!
 //! Lock: the caller holds `heap`.
 
+use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
+use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
 use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
@@ -38,10 +40,41 @@ impl Pool {
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
+        if let Some(own) = own {
+            heap = self.see_handover(heap, own, bytes);
+        }
         let ample = self.ample_for(&heap);
         let settled = || !self.grow.is_taken();
         let at = Pool::taped(&mut heap, |heap| heap.alloc_taped(own, bytes, ample, &settled));
         (heap, at.map(Addr))
+    }
+
+    /// The next call of a replay may take memory over from streams that are not known to be done with it: looks whether they are.
+    fn see_handover<'a>(
+        &'a self,
+        mut heap: RankedGuard<'a, Heap>,
+        own: &Cache,
+        bytes: u64,
+    ) -> RankedGuard<'a, Heap> {
+        if heap.awaited(own, bytes).is_empty() {
+            return heap;
+        }
+        drop(heap);
+        let _grow = Turn::take(self);
+        heap = self.books_as_they_are();
+        // another thread may have had its turn
+        let awaited = heap.awaited(own, bytes);
+        let uncovered = heap.cover_for_handover(&awaited);
+        drop(heap);
+        for stream in uncovered {
+            self.record_on(stream);
+        }
+        let done = self.wait_a_moment_for(&awaited);
+        heap = self.books_as_they_are();
+        heap.complete(&done, &mut self.stale.lock());
+        drop(heap);
+        self.forget_stale();
+        self.books_as_they_are()
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.

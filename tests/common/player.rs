@@ -1,4 +1,4 @@
-//! Rounds of one stream, and who plays them on a pool beside its model (`run`), alone or with guests on another stream.
+//! Rounds of one stream or several, and who plays them on a pool beside its model (`run`), alone or with guests on another stream.
 
 use super::op::Setup;
 use super::random::Random;
@@ -14,10 +14,12 @@ pub enum Call {
     FreeLast(usize),
 }
 
-/// A round of one stream: what is allocated is freed in it.
+/// A round: what is allocated is freed in it.
 pub struct Round {
     pub asked: Vec<u64>,
     pub calls: Vec<Call>,
+    /// The streams that each block is allocated and freed on.
+    pub on: Vec<(u8, u8)>,
 }
 
 pub fn asked(random: &mut Random) -> u64 {
@@ -30,6 +32,23 @@ pub fn asked(random: &mut Random) -> u64 {
 }
 
 impl Round {
+    /// Of one stream.
+    pub fn of(asked: Vec<u64>, calls: Vec<Call>) -> Round {
+        let on = vec![(0, 0); asked.len()];
+        Round { asked, calls, on }
+    }
+
+    /// The same where each block is one of so many streams', and some are freed on another one.
+    pub fn of_several(random: &mut Random, blocks: usize, most: usize, streams: u64) -> Round {
+        let mut round = Round::new(random, blocks, most);
+        for (on, &asked) in round.on.iter_mut().zip(&round.asked) {
+            let stream = random.below(streams) as u8;
+            let elsewhere = asked > 32 * K && random.one_in(8);
+            *on = (stream, if elsewhere { random.below(streams) as u8 } else { stream });
+        }
+        round
+    }
+
     pub fn new(random: &mut Random, blocks: usize, most: usize) -> Round {
         let asked: Vec<u64> = (0..blocks).map(|_| asked(random)).collect();
         let (mut calls, mut live) = (Vec::new(), Vec::new());
@@ -43,7 +62,7 @@ impl Round {
             live.push(block);
         }
         calls.extend(live.into_iter().map(Call::Free));
-        Round { asked, calls }
+        Round::of(asked, calls)
     }
 
     /// The same where so many blocks last until a moment after they came again, as those do of which there are two.
@@ -161,11 +180,13 @@ impl Player {
         while let Some(&first) = left.first() {
             let made = end - left.len();
             run.thread = self.turn.map_or(0, |turn| made / turn % 2);
-            let is_alloc = |call: &Call| matches!(call, Call::Alloc(_));
-            let alike = left
-                .iter()
-                .take_while(|call| is_alloc(call) == is_alloc(&first))
-                .count();
+            let kind = |call: &Call| match *call {
+                Call::Alloc(block) => (true, round.on[block]),
+                Call::Free(block) | Call::FreeLast(block) => (false, round.on[block]),
+            };
+            let alike = left.iter().take_while(|&call| kind(call) == kind(&first)).count();
+            let (is_alloc, (from, to)) = kind(&first);
+            let stream = if is_alloc { from } else { to };
             let most = self
                 .batches
                 .as_mut()
@@ -176,14 +197,15 @@ impl Player {
             let part;
             (part, left) = left.split_at(alike.min(most));
             match part.len() {
+                _ if from != to && !is_alloc => self.play_singly(run, round, part),
                 1 => self.play_singly(run, round, part),
-                _ => self.play_batch(run, round, part),
+                _ => self.play_batch(run, round, part, stream),
             }
         }
     }
 
     /// Calls of a kind.
-    fn play_batch(&mut self, run: &mut Run, round: &Round, calls: &[Call]) {
+    fn play_batch(&mut self, run: &mut Run, round: &Round, calls: &[Call], stream: u8) {
         let (mut asked, mut came, mut go) = (Vec::new(), Vec::new(), Vec::new());
         for &call in calls {
             match call {
@@ -197,9 +219,9 @@ impl Player {
             }
         }
         if came.is_empty() {
-            return run.free_batch_quietly(&go);
+            return run.free_batch_quietly(&go, stream);
         }
-        for (block, at) in came.into_iter().zip(run.alloc_batch_quietly(&asked)) {
+        for (block, at) in came.into_iter().zip(run.alloc_batch_quietly(&asked, stream)) {
             self.last[block] = self.at[block];
             self.at[block] = at;
         }
@@ -210,14 +232,16 @@ impl Player {
             match call {
                 Call::Alloc(block) => {
                     self.last[block] = self.at[block];
-                    self.at[block] = run.alloc_quietly(round.asked[block]);
+                    self.at[block] = run.alloc_quietly_on(round.asked[block], round.on[block].0);
                 }
-                Call::FreeLast(block) if self.last[block] != 0 => run.free_quietly(self.last[block]),
+                Call::FreeLast(block) if self.last[block] != 0 => {
+                    run.free_quietly_elsewhere(self.last[block], round.on[block])
+                }
                 // something else may have freed it, and got its place
                 Call::Free(block) if run.has(self.at[block], round.asked[block]) => {
                     match self.synced.as_mut().is_some_and(|random| random.one_in(3)) {
-                        true => run.free_synced_quietly(self.at[block]),
-                        false => run.free_quietly(self.at[block]),
+                        true => run.free_synced_quietly(self.at[block], round.on[block].0),
+                        false => run.free_quietly_elsewhere(self.at[block], round.on[block]),
                     }
                 }
                 Call::Free(_) | Call::FreeLast(_) => {}

@@ -384,6 +384,14 @@ impl Run {
         }
     }
 
+    /// The same of one that may be freed on another stream than it was allocated on, which waits for its use.
+    #[allow(dead_code)]
+    pub fn free_quietly_elsewhere(&mut self, at: u64, (from, to): (u8, u8)) {
+        if self.live.get(&at).is_some_and(|block| block.place == from) {
+            self.free_on(at, to, false);
+        }
+    }
+
     /// Such a block is used on another stream, too, which waits for what was queued for it: by weir's hooks, or the pool does not hear of that.
     #[allow(dead_code)]
     pub fn share_quietly(&mut self, at: u64, place: u8, hooks: bool) {
@@ -402,25 +410,25 @@ impl Run {
 
     /// The same of several, as a batch.
     #[allow(dead_code)]
-    pub fn alloc_batch_quietly(&mut self, asked: &[u64]) -> Vec<u64> {
-        let handle = Run::handle(0);
+    pub fn alloc_batch_quietly(&mut self, asked: &[u64], place: u8) -> Vec<u64> {
+        let handle = Run::handle(place);
         let mut out = vec![Addr(0); asked.len()];
         let sim = Arc::clone(&self.sim);
-        let answer = sim.naming(&[handle], || self.served_batch(asked, 0, &mut out));
+        let answer = sim.naming(&[handle], || self.served_batch(asked, place, &mut out));
         answer.expect("memory");
         for (&at, &asked) in out.iter().zip(asked) {
             let bytes = self.pool.block_size(at).expect("a live block");
-            self.enter_of(at.0, asked, bytes, 0, true);
+            self.enter_of(at.0, asked, bytes, place, true);
         }
         out.into_iter().map(|at| at.0).collect()
     }
 
     /// The same of frees: of those blocks that are live still.
     #[allow(dead_code)]
-    pub fn free_batch_quietly(&mut self, blocks: &[u64]) {
-        let own = |at: &u64| self.live.get(at).is_some_and(|block| block.place == 0);
+    pub fn free_batch_quietly(&mut self, blocks: &[u64], place: u8) {
+        let own = |at: &u64| self.live.get(at).is_some_and(|block| block.place == place);
         let blocks: Vec<Addr> = blocks.iter().copied().filter(own).map(Addr).collect();
-        self.free_batch_on(&blocks, 0);
+        self.free_batch_on(&blocks, place);
     }
 
     /// The same of a free, of a block that is live still.
@@ -431,16 +439,22 @@ impl Run {
 
     /// The same when the host has waited for all its use.
     #[allow(dead_code)]
-    pub fn free_synced_quietly(&mut self, at: u64) {
-        if self.live.get(&at).is_some_and(|block| block.place == 0) {
+    pub fn free_synced_quietly(&mut self, at: u64, place: u8) {
+        if self.live.get(&at).is_some_and(|block| block.place == place) {
             self.free_synced(at);
         }
     }
 
-    /// The device gets on with all its work, and the pool hears nothing of it.
+    /// The device gets on with all its work of the first stream, and the pool hears nothing of it.
     #[allow(dead_code)]
     pub fn get_on(&self) {
-        self.sim.synchronize_with(&self.sim.now(Run::handle(0)));
+        self.get_on_with(0);
+    }
+
+    /// The same with that of one stream, and what that waits for.
+    #[allow(dead_code)]
+    pub fn get_on_with(&self, place: u8) {
+        self.sim.synchronize_with(&self.sim.now(Run::handle(place)));
     }
 
     /// Is a block of that many bytes live there?

@@ -11,12 +11,12 @@ const BLOCK: Extent = Extent {
 fn alloc(recording: &mut Recording, at: u64) -> bool {
     let whole = recording.is_whole(NONE);
     assert!(whole || recording.goes_on());
-    recording.note(Step::Alloc { bytes: 1, at }, BLOCK, NONE);
+    recording.note(Step::Alloc { bytes: 1, at }, 0, BLOCK, NONE);
     whole
 }
 
 fn free(recording: &mut Recording, at: u64) {
-    recording.note(Step::Free { bytes: 512, at }, BLOCK, NONE);
+    recording.note(Step::Free { bytes: 512, at }, 0, BLOCK, NONE);
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn parts_that_are_alike_do_not_hide_how_many_calls_a_round_has() {
             break;
         }
         let bytes = if pair % 500 < 20 { pair % 500 } else { 0 };
-        recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
-        recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
+        recording.note(Step::Alloc { bytes, at: 512 }, 0, BLOCK, NONE);
+        recording.note(Step::Free { bytes: 512, at: 512 }, 0, BLOCK, NONE);
     }
     assert_eq!(recording.round(), 1000);
 }
@@ -117,8 +117,8 @@ fn found(about: u64, lengths: u64) -> Option<usize> {
             return None;
         }
         let bytes = call % lengths;
-        recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
-        recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
+        recording.note(Step::Alloc { bytes, at: 512 }, 0, BLOCK, NONE);
+        recording.note(Step::Free { bytes: 512, at: 512 }, 0, BLOCK, NONE);
     }
     None
 }
@@ -146,8 +146,8 @@ fn how_many_calls_a_long_round_has_is_known_soon() {
         let mut recording = Recording::new(thought).expect("short");
         while recording.goes_on() && !recording.has_period() {
             let bytes = recording.made() % round;
-            recording.note(Step::Alloc { bytes, at: 512 }, BLOCK, NONE);
-            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, NONE);
+            recording.note(Step::Alloc { bytes, at: 512 }, 0, BLOCK, NONE);
+            recording.note(Step::Free { bytes: 512, at: 512 }, 0, BLOCK, NONE);
         }
         assert_eq!(recording.round(), round);
         let about = round / thought * thought;
@@ -169,8 +169,8 @@ fn a_window_in_which_mappings_were_removed_is_not_whole() {
     let changed = Changes { made: 1, removed: 1 };
     for changes in [NONE, NONE, changed] {
         assert!(!recording.is_whole(changed) && recording.goes_on());
-        recording.note(Step::Alloc { bytes: 1, at: 1 }, BLOCK, changes);
-        recording.note(Step::Free { bytes: 512, at: 1 }, BLOCK, changes);
+        recording.note(Step::Alloc { bytes: 1, at: 1 }, 0, BLOCK, changes);
+        recording.note(Step::Free { bytes: 512, at: 1 }, 0, BLOCK, changes);
     }
     // those that were made since are there
     let more = Changes { made: 2, ..changed };
@@ -188,7 +188,7 @@ fn a_wrong_guess_is_as_if_there_had_been_none() {
     });
     let steps: Vec<Step> = steps.collect();
     for (number, &step) in steps.iter().enumerate() {
-        recordings[0].note(step, BLOCK, NONE);
+        recordings[0].note(step, 0, BLOCK, NONE);
         // the other one guesses that the calls come again, and two do
         if recordings[1].guesses_round(NONE) {
             assert_eq!(number, 4);
@@ -197,7 +197,7 @@ fn a_wrong_guess_is_as_if_there_had_been_none() {
             recordings[1].resume(Progress { rounds: 0, steps: 2 }, NONE);
         }
         if guesses == 0 || number > 5 {
-            recordings[1].note(step, BLOCK, NONE);
+            recordings[1].note(step, 0, BLOCK, NONE);
         }
     }
     assert_eq!(guesses, 1);
@@ -219,7 +219,7 @@ fn a_replay_that_ended_is_as_if_its_calls_had_been_made() {
             true => Step::Alloc { bytes: 1, at },
             false => Step::Free { bytes: 512, at },
         };
-        recording.note(step, BLOCK, NONE);
+        recording.note(step, 0, BLOCK, NONE);
     };
     let learn = || {
         let mut recording = Recording::new(4).expect("short");
@@ -261,8 +261,8 @@ fn calls_are_guessed_to_be_a_round_once_where_no_mapping_was_removed() {
     for (during, now) in [(NONE, NONE), (NONE, removed), (removed, removed)] {
         let mut recording = Recording::new(4).expect("short");
         for changes in [NONE, during] {
-            recording.note(Step::Alloc { bytes: 1, at: 512 }, BLOCK, changes);
-            recording.note(Step::Free { bytes: 512, at: 512 }, BLOCK, changes);
+            recording.note(Step::Alloc { bytes: 1, at: 512 }, 0, BLOCK, changes);
+            recording.note(Step::Free { bytes: 512, at: 512 }, 0, BLOCK, changes);
         }
         assert_eq!(recording.guesses_round(now), now == NONE);
         assert!(!recording.guesses_round(now), "twice");

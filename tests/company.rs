@@ -1,0 +1,155 @@
+//! Several streams make rounds together: they are answered by heart, and no stream gets memory that another one's work may still use, whatever
+//! comes between and however far each stream has come.
+
+mod common;
+
+use common::op::{Op, STREAMS, Setup, random_op};
+use common::player::{Guest, Player, Round, asked};
+use common::random::Random;
+use common::run::Run;
+
+const SEEDS: u64 = 1200;
+
+fn setup() -> Setup {
+    Setup {
+        declared: true,
+        first_has_cache: false,
+        ..Setup::default()
+    }
+}
+
+/// A device that has always done what was queued.
+fn play_idly(run: &mut Run, player: &mut Player, round: &Round) {
+    for call in 0..round.calls.len() {
+        player.play(run, round, call..call + 1);
+        (0..STREAMS as u8).for_each(|stream| run.get_on_with(stream));
+    }
+}
+
+/// They take memory over from each other, for which events are asked; but no page moves any more.
+#[test]
+fn rounds_of_several_streams_are_by_heart() {
+    let (mut by_heart, mut events) = (0, 0);
+    for seed in 0..40 {
+        let random = &mut Random(seed + 1);
+        let mut run = Run::new(&setup());
+        run.exact_peaks = false;
+        let streams = 2 + seed % 3;
+        let round = Round::of_several(random, 150, 24, streams);
+        let mut player = Player::new(&round);
+        for _ in 0..60 {
+            play_idly(&mut run, &mut player, &round);
+        }
+        if run.pool.is_replaying() {
+            by_heart += 1;
+            let before = run.pool.stats().expect("stats");
+            play_idly(&mut run, &mut player, &round);
+            let after = run.pool.stats().expect("stats");
+            assert!(run.pool.is_replaying());
+            assert_eq!(after.misses, before.misses);
+            assert_eq!(after.maps, before.maps);
+            events += after.event_calls - before.event_calls;
+        }
+        run.check_now();
+        run.end();
+    }
+    assert!(by_heart >= 30, "{by_heart} of 40");
+    assert!(events > 0, "nothing was taken over");
+}
+
+/// Where each stream has what it needs nothing is asked of the driver, and the device may be behind.
+#[test]
+fn streams_that_share_nothing_make_no_call() {
+    let mut run = Run::new(&setup());
+    run.exact_peaks = false;
+    let random = &mut Random(7);
+    let mut round = Round::of_several(random, 150, 24, 2);
+    // of one length on each: there is always a block that the stream has freed itself
+    for (on, asked) in round.on.iter_mut().zip(&mut round.asked) {
+        on.1 = on.0;
+        *asked = (1 + 2 * u64::from(on.0)) << 20;
+    }
+    let mut player = Player::new(&round);
+    for turn in 0..60 {
+        match turn < 40 {
+            true => play_idly(&mut run, &mut player, &round),
+            false => player.play(&mut run, &round, 0..round.calls.len()),
+        }
+    }
+    assert!(run.pool.is_replaying());
+    let before = run.pool.stats().expect("stats");
+    player.play(&mut run, &round, 0..round.calls.len());
+    let after = run.pool.stats().expect("stats");
+    assert!(run.pool.is_replaying());
+    assert_eq!(after.event_calls, before.event_calls);
+    run.end();
+}
+
+/// Streams get on when they like, and all else happens, too.
+#[test]
+fn whatever_comes_between_no_work_overlaps() {
+    let (mut disturbed, mut late) = (0, 0);
+    for seed in 0..SEEDS {
+        let random = &mut Random(seed + 1);
+        let mut setup = setup();
+        setup.first_has_cache = seed % 4 < 2;
+        setup.max_bytes = if random.one_in(4) { 900 << 20 } else { 0 };
+        let mut run = Run::new(&setup);
+        run.exact_peaks = false;
+        let (blocks, most) = (40 + random.below(60) as usize, 4 + random.below(16) as usize);
+        let streams = 2 + random.below(3);
+        let round = Round::of_several(random, blocks, most, streams);
+        let mut player = Player::new(&round);
+        player.batches = random.one_in(4).then_some(Random(seed + 1));
+        player.synced = random.one_in(8).then_some(Random(seed + 2));
+        player.turn = random.one_in(4).then(|| 70 + random.below(100) as usize);
+        if streams < 3 && random.one_in(3) {
+            player.guest = Some(Guest::new(seed + 1, 40, true));
+        }
+        // one call in so many finds a stream with work
+        let busy = [0, 0, 200, 40][random.below(4) as usize];
+        for turn in 0..50 {
+            let calls = round.calls.len();
+            let step = random.below(calls as u64) as usize;
+            let mut play = |run: &mut Run, random: &mut Random, from: usize, to: usize| {
+                for call in from..to {
+                    player.play(run, &round, call..call + 1);
+                    if busy == 0 || !random.one_in(busy) {
+                        (0..STREAMS as u8).for_each(|stream| run.get_on_with(stream));
+                    } else {
+                        late += usize::from(run.pool.is_replaying());
+                        run.get_on_with(random.below(STREAMS as u64) as u8);
+                    }
+                }
+            };
+            play(&mut run, random, 0, step);
+            if turn > 6 && random.one_in(if run.pool.is_replaying() { 4 } else { 30 }) {
+                disturbed += usize::from(run.pool.is_replaying());
+                for _ in 0..1 + random.below(3) {
+                    let op = match random.below(3) {
+                        0 => Op::Alloc {
+                            bytes: asked(random),
+                            align: 0,
+                            stream: random.below(STREAMS as u64) as u8,
+                            touch: true,
+                        },
+                        1 => Op::FreeOn {
+                            pick: random.next() as u16,
+                            stream: random.below(2) as u8,
+                            hooks: random.one_in(2),
+                        },
+                        _ => random_op(random, run.blocks(), 30),
+                    };
+                    run.step(&op);
+                }
+            }
+            play(&mut run, random, step, calls);
+            if random.one_in(3) {
+                run.check_now();
+            }
+        }
+        run.end();
+    }
+    let least = SEEDS as usize / 2;
+    assert!(disturbed >= least && late >= least, "{disturbed} and {late}");
+}
