@@ -4,7 +4,7 @@
 mod common;
 
 use common::op::{Op, STREAMS, Setup, random_op};
-use common::player::{Guest, Player, Round, asked};
+use common::player::{Call, Guest, Player, Round, asked};
 use common::random::Random;
 use common::run::Run;
 
@@ -85,6 +85,45 @@ fn streams_that_share_nothing_make_no_call() {
     run.end();
 }
 
+/// A block is handed out by heart while work from before is queued on it, and goes back unused: whoever gets it next waits for that work.
+#[test]
+fn a_block_that_was_not_used_is_behind_the_work_before() {
+    for place in [0, STREAMS as u8] {
+        let mut run = Run::new(&setup());
+        run.exact_peaks = false;
+        let length = |block: u64| if block == 0 { 11 << 20 } else { (block % 7 + 1) << 20 };
+        // the first one lasts from round to round; of the others the first stream has half, and then the second one, which takes them over
+        let again = [Call::Free(0), Call::Alloc(50), Call::Alloc(51), Call::Alloc(0)];
+        let both = |from, to| (from..to).map(Call::Alloc).chain((from..to).map(Call::Free));
+        let later = (30..50).map(Call::Alloc).chain(again).chain((30..52).map(Call::Free));
+        let mut round = Round::of((0..52).map(length).collect(), both(1, 30).chain(later).collect());
+        round.on[30..].fill((1, 1));
+        let mut player = Player::new(&round);
+        for _ in 0..40 {
+            play_idly(&mut run, &mut player, &round);
+        }
+        assert!(run.pool.is_replaying());
+        let here = round.calls.iter().position(|call| matches!(call, Call::Free(0)));
+        let here = here.expect("it is freed");
+        for call in 0..here {
+            player.play(&mut run, &round, call..call + 1);
+            (0..2).for_each(|stream| run.get_on_with(stream));
+        }
+        // what the first stream does with it is queued still when it is handed out again
+        run.touch_quietly(player.at[0]);
+        player.play(&mut run, &round, here..here + 3);
+        let at = run.alloc_quietly_for(round.asked[0], 0, false);
+        assert!(run.pool.is_replaying());
+        match place {
+            0 => run.free_synced_quietly(at, 0),
+            // one that never has work
+            _ => run.free_quietly_elsewhere(at, (0, place)),
+        }
+        run.alloc_quietly_on(round.asked[0], 1);
+        run.end();
+    }
+}
+
 /// Streams get on when they like, and all else happens, too.
 #[test]
 fn whatever_comes_between_no_work_overlaps() {
@@ -106,20 +145,25 @@ fn whatever_comes_between_no_work_overlaps() {
         if streams < 3 && random.one_in(3) {
             player.guest = Some(Guest::new(seed + 1, 40, true));
         }
-        // one call in so many finds a stream with work
-        let busy = [0, 0, 200, 40][random.below(4) as usize];
+        // one call in so many finds a stream with work, which it goes on having for a while
+        let busy = [0, 400, 100, 30][random.below(4) as usize];
+        let mut behind: [u64; STREAMS] = [0; STREAMS];
         for turn in 0..50 {
             let calls = round.calls.len();
             let step = random.below(calls as u64) as usize;
             let mut play = |run: &mut Run, random: &mut Random, from: usize, to: usize| {
                 for call in from..to {
                     player.play(run, &round, call..call + 1);
-                    if busy == 0 || !random.one_in(busy) {
-                        (0..STREAMS as u8).for_each(|stream| run.get_on_with(stream));
-                    } else {
-                        late += usize::from(run.pool.is_replaying());
-                        run.get_on_with(random.below(STREAMS as u64) as u8);
+                    if busy > 0 && random.one_in(busy) {
+                        behind[random.below(STREAMS as u64) as usize] = random.below(60);
                     }
+                    for (stream, calls) in behind.iter_mut().enumerate() {
+                        match *calls {
+                            0 => run.get_on_with(stream as u8),
+                            _ => *calls -= 1,
+                        }
+                    }
+                    late += usize::from(run.pool.is_replaying() && behind.iter().any(|&calls| calls > 0));
                 }
             };
             play(&mut run, random, 0, step);

@@ -393,17 +393,26 @@ impl Heap {
         }
     }
 
-    /// On which of the streams each of these blocks' latest call among so many of the round's was.
-    pub(super) fn streams_of_latest(
+    /// On which of the streams each of these blocks was freed, the first one at its address to be, or allocated, the last one to be, among so
+    /// many of the round's calls.
+    pub(super) fn streams_of(
         &self,
         notes: &VecDeque<Note>,
         steps: usize,
         blocks: &[(u64, Extent)],
+        gone: bool,
     ) -> FxHashMap<u64, u32> {
         let wanted: FxHashSet<u64> = blocks.iter().map(|block| block.0).collect();
-        let calls = notes.iter().take(steps).filter(|note| wanted.contains(&note.at));
-        let members = self.replay.company.members();
-        calls.map(|note| (note.at, members[note.part()])).collect()
+        let mut streams = FxHashMap::default();
+        for note in notes.iter().take(steps).filter(|note| wanted.contains(&note.at)) {
+            let stream = self.replay.company.members[note.part()];
+            match (note.step(), gone) {
+                (Step::Free { .. }, true) => drop(streams.entry(note.at).or_insert(stream)),
+                (Step::Alloc { .. }, false) => drop(streams.insert(note.at, stream)),
+                _ => {}
+            }
+        }
+        streams
     }
 }
 

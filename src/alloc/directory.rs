@@ -345,6 +345,15 @@ impl Directory {
         );
     }
 
+    /// The same for a live block that only the heap knows of.
+    pub fn begin_anew(&self, at: u64, bytes: u64, owed: bool) {
+        let cell = self.cell(at).expect("a cell of the pool");
+        if cell.load(Ordering::Relaxed) & STATE == (State::Plain as u64) << STATE_SHIFT {
+            cell.store(0, Ordering::Relaxed);
+            self.begin(at, bytes, owed);
+        }
+    }
+
     /// The run that begins at an address is a slab's.
     pub fn begin_run(&self, at: u64, class: usize, owner: u32) {
         for cell in 0..run_bytes(class) / CELL {

@@ -5,11 +5,13 @@
 use super::flush::Whose;
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
-use super::note::{Done, Extent};
+use super::note::{Done, Extent, Note};
 use super::order::COMMON;
 use super::replay::Way;
 use super::size::class_of;
-use super::tape::Progress;
+use super::space::Found;
+use super::tape::{Progress, Step};
+use std::collections::VecDeque;
 use std::mem;
 
 impl Heap {
@@ -32,7 +34,7 @@ impl Heap {
             match self.replay.company.is_several() {
                 true => self.make_up_for_several(progress, &gone, &born),
                 false => {
-                    self.make_up_for_one(host, &gone, &born);
+                    self.make_up_for_one(progress.steps, &gone, &born);
                     self.arena_mut(host).served += calls.allocs;
                 }
             }
@@ -51,7 +53,8 @@ impl Heap {
     }
 
     /// Blocks that were in use when a round began are not any more, and others are.
-    fn make_up_for_one(&mut self, stream: u32, gone: &[(u64, Extent)], born: &[(u64, Extent)]) {
+    fn make_up_for_one(&mut self, steps: usize, gone: &[(u64, Extent)], born: &[(u64, Extent)]) {
+        let stream = self.replay.host();
         // before anything can be joined with what guests have
         self.flush(Whose::Stream(stream), |_| false);
         self.use_all_free(stream);
@@ -60,6 +63,9 @@ impl Heap {
         for &(at, block) in born {
             self.place(at, block, stream);
         }
+        let recording = mem::take(&mut self.replay.recording);
+        self.renew_blocks(recording.notes(), steps);
+        self.replay.recording = recording;
     }
 
     /// The same where several streams made the round.
@@ -69,16 +75,35 @@ impl Heap {
         for stream in self.replay.company.members().to_vec() {
             self.flush(Whose::Stream(stream), |_| false);
         }
-        let freed = self.streams_of_latest(notes, steps, gone);
+        let freed = self.streams_of(notes, steps, gone, true);
         gone.iter().for_each(|&(at, _)| self.free_replayed(at, freed[&at]));
         self.flush_slabs();
         self.use_by_last(notes, steps);
-        let taken = self.streams_of_latest(notes, steps, born);
+        let taken = self.streams_of(notes, steps, born, false);
         for &(at, block) in born {
             self.place(at, block, taken[&at]);
         }
+        self.renew_blocks(notes, steps);
         self.count_replayed(notes, progress);
         self.replay.recording = recording;
+    }
+
+    /// Blocks that are live still, or again, were allocated anew in the replay, where work of their streams from before may not be over: for
+    /// whoever frees one all use of which is over, or on a stream that is never at work.
+    fn renew_blocks(&mut self, notes: &VecDeque<Note>, steps: usize) {
+        let members = self.replay.company.members().to_vec();
+        for note in notes.iter().skip(steps).chain(notes.iter().take(steps)) {
+            let stream = members[note.part()];
+            if let (Step::Alloc { at, .. }, None) = (note.step(), note.block().slab)
+                && let Found::Start(id) = self.space.find(at)
+                && self.space.nodes[id].kind == Kind::Live
+            {
+                let seq = self.arena(stream).seq;
+                let node = &mut self.space.nodes[id];
+                (node.owner, node.seq) = (stream, seq);
+                self.directory.begin_anew(at, node.len, stream != COMMON);
+            }
+        }
     }
 
     fn free_replayed(&mut self, at: u64, stream: u32) {

@@ -237,15 +237,7 @@ impl Run {
             }
             Op::Touch { pick } => {
                 let Some(at) = self.pick(pick) else { return };
-                let block = &self.live[&at];
-                if block.age != self.age(block.place) {
-                    return;
-                }
-                let handle = Run::handle(block.place);
-                self.sim.touch(handle, block.name, at, block.asked);
-                let after = self.sim.now(handle);
-                let block = self.live.get_mut(&at).expect("picked");
-                (block.after, block.used) = (after, true);
+                self.touch_quietly(at);
             }
             Op::Share { pick, stream } => {
                 let Some(at) = self.pick(pick) else { return };
@@ -367,13 +359,32 @@ impl Run {
     /// The same on another one.
     #[allow(dead_code)]
     pub fn alloc_quietly_on(&mut self, asked: u64, place: u8) -> u64 {
+        self.alloc_quietly_for(asked, place, true)
+    }
+
+    /// The same, and no work uses the block, or some does.
+    #[allow(dead_code)]
+    pub fn alloc_quietly_for(&mut self, asked: u64, place: u8, touch: bool) -> u64 {
         let handle = Run::handle(place);
         let sim = Arc::clone(&self.sim);
         let at = sim.naming(&[handle], || self.served(asked, 0, handle, place));
         let at = at.expect("memory").0;
         let bytes = self.pool.block_size(Addr(at)).expect("a live block");
-        self.enter_of(at, asked, bytes, place, true);
+        self.enter_of(at, asked, bytes, place, touch);
         at
+    }
+
+    /// Work of the stream that a live block was allocated on uses it, unless that is another stream by now.
+    pub fn touch_quietly(&mut self, at: u64) {
+        let block = &self.live[&at];
+        if block.age != self.age(block.place) {
+            return;
+        }
+        let handle = Run::handle(block.place);
+        self.sim.touch(handle, block.name, at, block.asked);
+        let after = self.sim.now(handle);
+        let block = self.live.get_mut(&at).expect("a live block");
+        (block.after, block.used) = (after, true);
     }
 
     /// A block that may be live still is freed on the stream that it was allocated on.
