@@ -30,6 +30,8 @@ use std::ops::Range;
 
 /// So many streams at most.
 const MANY: usize = 8;
+/// So many cells (`uses`) are looked at to find out what is taken over, some tens of milliseconds.
+const WORK: usize = 1 << 24;
 
 /// A call takes over what another part used last, so many calls before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,19 +191,23 @@ impl Heap {
         Some(self.replay.company.heard())
     }
 
-    /// What each allocation takes over. None: a slab's block is freed on another stream than the slab's.
+    /// What each allocation takes over. None: a slab's block is freed on another stream than the slab's, or it takes too long to find out.
     fn find_handovers(&self, notes: &VecDeque<Note>) -> Option<Vec<Handover>> {
         if !self.are_slabs_freed_at_home(notes) {
             return None;
         }
         let Latest { mut uses, blocks } = self.latest_uses(notes, 0);
+        let cells = |note: &Note| blocks[&reach(note.block(), note.at)].iter().map(Range::len).sum::<usize>();
+        if notes.iter().map(cells).sum::<usize>() > WORK {
+            return None;
+        }
         let mut handovers = Vec::new();
         for (step, note) in notes.iter().enumerate() {
-            let is_alloc = matches!(note.step(), Step::Alloc { .. });
+            let cells = &blocks[&reach(note.block(), note.at)];
             let mut ago = [0; MANY];
-            for cells in &blocks[&reach(note.block(), note.at)] {
-                let others = |last: &usize| is_alloc && notes[*last].part() != note.part();
-                for last in uses.users(cells.clone()).filter(others) {
+            if let Step::Alloc { .. } = note.step() {
+                let users = cells.iter().flat_map(|cells| uses.users(cells.clone()));
+                for last in users.filter(|&last| notes[last].part() != note.part()) {
                     // a call of this number is one of the round before
                     let since = (step + notes.len() - last - 1) % notes.len() + 1;
                     let ago = &mut ago[notes[last].part()];
@@ -210,6 +216,8 @@ impl Heap {
                         before => since.min(before),
                     };
                 }
+            }
+            for cells in cells {
                 uses.set(cells.clone(), step);
             }
             let from = ago.into_iter().enumerate().filter(|&(_, ago)| ago > 0);
@@ -260,7 +268,6 @@ impl Heap {
                 cells.for_each(|cells| uses.set_before(cells.clone(), step));
             }
         }
-        if std::env::var_os("DBG").is_some() { eprintln!("blocks {} parts {} cells {} sum {}", blocks.len(), all.len(), uses.len(), notes.iter().map(|n| blocks[&reach(n.block(), n.at)].iter().map(|r| r.len()).sum::<usize>()).sum::<usize>()); }
         Latest { uses, blocks }
     }
 

@@ -24,7 +24,6 @@ pub struct Uses {
 }
 
 impl Uses {
-    pub fn len(&self)->usize{self.cells.len()}
     /// Of these parts of pages, each of which is used as a whole; by nobody yet.
     pub fn new(parts: &[Part]) -> Uses {
         let ends = parts.iter().flat_map(|&(page, from, to)| [(page, from), (page, to)]);
