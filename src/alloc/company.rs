@@ -170,7 +170,7 @@ impl Heap {
             let arena = self.arena(stream);
             arena.reach.is_some() && arena.id.capture.is_none()
         };
-        let several = self.has_several_streams() && self.known_streams() <= MANY;
+        let several = self.has_several_streams() && self.known_streams() <= MANY && !self.sharing.is_by_waits();
         several
             && self
                 .streams()

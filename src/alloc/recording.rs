@@ -67,6 +67,8 @@ pub struct Recording {
     changes: Changes,
     changed: usize,
     removed: usize,
+    /// The same when one of the round's streams was found at work last by another one.
+    vain: usize,
     before_tries: u64,
     moves: Moves,
     /// Pages did not stay where they were in many rounds.
@@ -200,7 +202,7 @@ impl Recording {
     /// Before an allocation: have there been as many calls as a round had, and are the blocks in use those before them? The next ones may be
     /// the same again, of which the first that differs will tell.
     pub fn guesses_round(&mut self, changes: Changes) -> bool {
-        let stayed = self.removed == 0 && self.changes.removed == changes.removed;
+        let stayed = self.removed == 0 && self.changes.removed == changes.removed && self.vain == 0;
         let now = !self.exact && self.made == self.round;
         if !now || mem::replace(&mut self.guessed, true) {
             return false;
@@ -208,10 +210,10 @@ impl Recording {
         stayed && self.difference(self.made).iter().all(Vec::is_empty)
     }
 
-    /// The same: is the window whole, and are all mappings still there that were at any time?
+    /// The same: is the window whole, are all mappings still there that were at any time, and was no stream found at work?
     pub fn is_whole(&mut self, changes: Changes) -> bool {
         let same = self.exact && self.notes.len() == self.window && self.sum == 0;
-        let stayed = self.changes.removed == changes.removed && self.removed <= self.first();
+        let stayed = self.changes.removed == changes.removed && self.removed.max(self.vain) <= self.first();
         if !same || self.made < self.look_from || self.alike && !stayed {
             return false;
         }
@@ -219,6 +221,11 @@ impl Recording {
         self.alike |= whole;
         self.look_from = self.made + self.window / SELDOM;
         whole && stayed
+    }
+
+    /// One of the round's streams was found at work by another one, as it would be again: then what that took over is not there.
+    pub fn looked_in_vain(&mut self) {
+        self.vain = self.made;
     }
 
     /// The number of the oldest note.

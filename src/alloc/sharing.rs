@@ -229,6 +229,9 @@ impl Heap {
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
         self.sharing.vain += u64::from(in_vain);
+        if in_vain && self.replay.company.is_several() {
+            self.replay.recording.looked_in_vain();
+        }
         if let Some(arena) = self.arenas[stream as usize].as_mut() {
             arena.patience.looked(in_vain);
         }
