@@ -56,6 +56,14 @@ struct Latest {
     blocks: FxHashMap<(u64, u64), Vec<Range<usize>>>,
 }
 
+/// How far a replay had come at some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Replayed {
+    /// Which one it was.
+    number: u64,
+    calls: u64,
+}
+
 /// The streams whose calls are recorded or replayed.
 #[derive(Debug, Default)]
 pub struct Company {
@@ -65,6 +73,8 @@ pub struct Company {
     seen: Vec<Seen>,
     /// Calls of that round.
     round: u64,
+    /// By what this replay is told from others.
+    number: u64,
 }
 
 impl Company {
@@ -97,8 +107,8 @@ impl Company {
     }
 
     /// A round is going to be replayed, with these handovers.
-    fn begin(&mut self, round: usize, handovers: Vec<Handover>) {
-        self.round = round as u64;
+    fn begin(&mut self, round: usize, handovers: Vec<Handover>, number: u64) {
+        (self.round, self.number) = (round as u64, number);
         self.handovers = handovers;
         self.seen = vec![Seen::default(); self.members.len()];
     }
@@ -187,7 +197,9 @@ impl Heap {
             let number = self.replay.company.part_of(cache.arena);
             cache.set_part(number.map_or(NO_PART, part));
         }
-        self.replay.company.begin(notes.len(), handovers);
+        self.replay.begun_before += 1;
+        let number = self.replay.begun_before;
+        self.replay.company.begin(notes.len(), handovers, number);
         Some(self.replay.company.heard())
     }
 
@@ -300,6 +312,27 @@ impl Heap {
             {
                 seen.calls = seen.calls.max(calls);
                 seen.waited_for = None;
+            }
+        }
+    }
+
+    /// How far a replay that several streams make has come.
+    pub fn replayed(&self) -> Option<Replayed> {
+        let company = &self.replay.company;
+        let progress = self.replay.tape.progress().filter(|_| company.is_several())?;
+        Some(Replayed {
+            number: company.number,
+            calls: company.calls(progress),
+        })
+    }
+
+    /// The host has waited for all that this stream had done by then, or that all had.
+    pub fn synchronized_with(&mut self, stream: Option<u32>, replayed: Replayed) {
+        let company = &mut self.replay.company;
+        let same = self.replay.tape.is_on() && company.number == replayed.number;
+        for (&member, seen) in company.members.iter().zip(&mut company.seen) {
+            if same && stream.is_none_or(|stream| stream == member) {
+                seen.calls = seen.calls.max(replayed.calls);
             }
         }
     }
@@ -431,7 +464,7 @@ mod tests {
     fn what_is_taken_over_is_counted_from_round_to_round() {
         let mut company = Company::new(vec![7, 9]);
         let handover = |step, from, ago| Handover { step, from, ago };
-        company.begin(10, vec![handover(2, 1, 1), handover(2, 0, 3), handover(5, 0, 10)]);
+        company.begin(10, vec![handover(2, 1, 1), handover(2, 0, 3), handover(5, 0, 10)], 1);
         assert_eq!(company.heard(), [2, 5]);
         let next = |rounds, steps| company.next(Progress { rounds, steps }).collect::<Vec<_>>();
         assert_eq!(next(0, 0), []);

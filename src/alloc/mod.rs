@@ -15,7 +15,7 @@ mod by_heart;
 pub mod cache;
 pub mod capture;
 pub mod check;
-mod company;
+pub mod company;
 pub mod coverage;
 pub mod depot;
 mod difference;

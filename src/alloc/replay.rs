@@ -74,6 +74,8 @@ pub struct Replay {
     pub(super) begun: Calls,
     /// Several streams may make rounds together; so many calls ago that was looked at last.
     pub(super) several: bool,
+    /// Replays so far.
+    pub(super) begun_before: u64,
     pub(super) looked: u32,
     pub(super) recording: Recording,
     /// All calls of the program so far, as long as these are recorded.

@@ -5,6 +5,7 @@
 
 use super::turn::Turn;
 use super::{Named, Pool, index};
+use crate::alloc::company::Replayed;
 use crate::alloc::order::{Clock, Uncovered};
 use crate::backend::{Backend, Event};
 use crate::base::units::{EventHandle, StreamHandle};
@@ -21,11 +22,17 @@ pub struct Mark {
     pub(super) clock: Clock,
     /// All streams are in it.
     whole: bool,
+    /// How far a replay had come, for the stream that the mark is of, or for all.
+    replayed: Option<Replayed>,
+    stream: Option<u32>,
 }
 
 impl Mark {
     fn of(clock: Clock) -> Mark {
-        Mark { clock, whole: false }
+        Mark {
+            clock,
+            ..Mark::default()
+        }
     }
 }
 
@@ -38,11 +45,14 @@ impl Pool {
         let Ok(mut heap) = self.books_to_read() else {
             return Mark::default();
         };
-        Mark::of(
-            heap.known_stream(line)
-                .map(|index| heap.clock(index))
-                .unwrap_or_default(),
-        )
+        let Some(index) = heap.known_stream(line) else {
+            return Mark::default();
+        };
+        Mark {
+            replayed: heap.replayed(),
+            stream: Some(index),
+            ..Mark::of(heap.clock(index))
+        }
     }
 
     /// Takes a mark before the host synchronises with `event`.
@@ -56,8 +66,9 @@ impl Pool {
     pub fn mark_all(&self) -> Mark {
         self.books_to_read()
             .map(|mut heap| Mark {
-                clock: heap.clock_of_all(),
+                replayed: heap.replayed(),
                 whole: true,
+                ..Mark::of(heap.clock_of_all())
             })
             .unwrap_or_default()
     }
@@ -97,7 +108,11 @@ impl Pool {
     /// The synchronise that `mark` was taken for has returned. Applies the release threshold.
     pub fn synchronized(&self, mark: Mark) {
         if self.is_replaying() {
-            return; // the books have nothing of what the stream has freed since
+            // the books have nothing of what the stream has freed since
+            if let (Ok(mut heap), Some(replayed)) = (self.books_to_read(), mark.replayed) {
+                heap.synchronized_with(mark.stream, replayed);
+            }
+            return;
         }
         let Ok(mut heap) = self.books() else { return };
         let tidies = mark.whole && heap.has_several_streams();

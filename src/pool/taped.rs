@@ -56,7 +56,7 @@ impl Pool {
         own: &Cache,
         bytes: u64,
     ) -> RankedGuard<'a, Heap> {
-        if heap.awaited(own, bytes).is_empty() {
+        if !heap.reuse.opportunistic || heap.awaited(own, bytes).is_empty() {
             return heap;
         }
         drop(heap);
