@@ -91,11 +91,20 @@ fn a_block_that_was_not_used_is_behind_the_work_before() {
     for place in [0, STREAMS as u8] {
         let mut run = Run::new(&setup());
         run.exact_peaks = false;
-        let length = |block: u64| if block == 0 { 11 << 20 } else { (block % 7 + 1) << 20 };
+        let length = |block: u64| {
+            if block == 0 {
+                11 << 20
+            } else {
+                (block % 7 + 1) << 20
+            }
+        };
         // the first one lasts from round to round; of the others the first stream has half, and then the second one, which takes them over
         let again = [Call::Free(0), Call::Alloc(50), Call::Alloc(51), Call::Alloc(0)];
         let both = |from, to| (from..to).map(Call::Alloc).chain((from..to).map(Call::Free));
-        let later = (30..50).map(Call::Alloc).chain(again).chain((30..52).map(Call::Free));
+        let later = (30..50)
+            .map(Call::Alloc)
+            .chain(again)
+            .chain((30..52).map(Call::Free));
         let mut round = Round::of((0..52).map(length).collect(), both(1, 30).chain(later).collect());
         round.on[30..].fill((1, 1));
         let mut player = Player::new(&round);

@@ -180,7 +180,8 @@ impl Heap {
             let arena = self.arena(stream);
             arena.reach.is_some() && arena.id.capture.is_none()
         };
-        let several = self.has_several_streams() && self.known_streams() <= MANY && !self.sharing.is_by_waits();
+        let several =
+            self.has_several_streams() && self.known_streams() <= MANY && !self.sharing.is_by_waits();
         several
             && self
                 .streams()
@@ -209,7 +210,12 @@ impl Heap {
             return None;
         }
         let Latest { mut uses, blocks } = self.latest_uses(notes, 0);
-        let cells = |note: &Note| blocks[&reach(note.block(), note.at)].iter().map(Range::len).sum::<usize>();
+        let cells = |note: &Note| {
+            blocks[&reach(note.block(), note.at)]
+                .iter()
+                .map(Range::len)
+                .sum::<usize>()
+        };
         if notes.iter().map(cells).sum::<usize>() > WORK {
             return None;
         }
@@ -290,7 +296,13 @@ impl Heap {
             return Vec::new();
         };
         let asks = |note: &Note| part(note.part()) == own.part() && note.asks_for(bytes, note.part());
-        if !self.replay.recording.notes().get(progress.steps).is_some_and(asks) {
+        if !self
+            .replay
+            .recording
+            .notes()
+            .get(progress.steps)
+            .is_some_and(asks)
+        {
             return Vec::new();
         }
         self.see_completed();
@@ -464,7 +476,11 @@ mod tests {
     fn what_is_taken_over_is_counted_from_round_to_round() {
         let mut company = Company::new(vec![7, 9]);
         let handover = |step, from, ago| Handover { step, from, ago };
-        company.begin(10, vec![handover(2, 1, 1), handover(2, 0, 3), handover(5, 0, 10)], 1);
+        company.begin(
+            10,
+            vec![handover(2, 1, 1), handover(2, 0, 3), handover(5, 0, 10)],
+            1,
+        );
         assert_eq!(company.heard(), [2, 5]);
         let next = |rounds, steps| company.next(Progress { rounds, steps }).collect::<Vec<_>>();
         assert_eq!(next(0, 0), []);

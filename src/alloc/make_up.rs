@@ -76,7 +76,8 @@ impl Heap {
             self.flush(Whose::Stream(stream), |_| false);
         }
         let freed = self.streams_of(notes, steps, gone, true);
-        gone.iter().for_each(|&(at, _)| self.free_replayed(at, freed[&at]));
+        gone.iter()
+            .for_each(|&(at, _)| self.free_replayed(at, freed[&at]));
         self.flush_slabs();
         self.use_by_last(notes, steps);
         let taken = self.streams_of(notes, steps, born, false);

@@ -338,12 +338,7 @@ impl Recording {
         if guide.is_some() {
             self.repeat(progress.rounds as usize, changes);
         }
-        let again: Vec<_> = self
-            .notes
-            .iter()
-            .take(progress.steps)
-            .copied()
-            .collect();
+        let again: Vec<_> = self.notes.iter().take(progress.steps).copied().collect();
         again
             .into_iter()
             .for_each(|note: Note| self.note(note.step(), note.part(), note.block(), changes));

@@ -355,11 +355,7 @@ mod tests {
         assert_eq!(tape.alloc(SELF, 0), Some(512));
         assert_eq!(tape.alloc(SELF, 7), Some(1024));
         assert_eq!(tape.free(SELF, 1024), None, "not its turn");
-        assert_eq!(
-            tape.alloc(SELF, 0),
-            None,
-            "an allocation where a free is to come"
-        );
+        assert_eq!(tape.alloc(SELF, 0), None, "an allocation where a free is to come");
         assert_eq!(tape.end(), Some(Progress { rounds: 0, steps: 2 }));
     }
 

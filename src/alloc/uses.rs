@@ -26,7 +26,9 @@ pub struct Uses {
 impl Uses {
     /// Of these parts of pages, each of which is used as a whole; by nobody yet.
     pub fn new(parts: &[Part]) -> Uses {
-        let ends = parts.iter().flat_map(|&(page, from, to)| [(page, from), (page, to)]);
+        let ends = parts
+            .iter()
+            .flat_map(|&(page, from, to)| [(page, from), (page, to)]);
         let mut cuts: Vec<(PageId, u64)> = ends.collect();
         cuts.sort_unstable();
         cuts.dedup();
@@ -38,7 +40,9 @@ impl Uses {
 
     /// The cells of which these bytes have some.
     pub fn cells(&self, (page, from, to): Part) -> Range<usize> {
-        let first = self.cells.partition_point(|cell| (cell.0, cell.2) <= (page, from));
+        let first = self
+            .cells
+            .partition_point(|cell| (cell.0, cell.2) <= (page, from));
         let count = self.cells[first..].partition_point(|cell| (cell.0, cell.1) < (page, to));
         first..first + count
     }
@@ -46,7 +50,9 @@ impl Uses {
     /// Who used these cells last; one call after the other, but mostly once.
     pub fn users(&self, cells: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         let users = self.users[cells].chunk_by(|one, other| one == other);
-        users.filter(|same| same[0] != NOBODY).map(|same| same[0] as usize)
+        users
+            .filter(|same| same[0] != NOBODY)
+            .map(|same| same[0] as usize)
     }
 
     /// They are used anew.

@@ -44,7 +44,14 @@ impl Round {
         for (on, &asked) in round.on.iter_mut().zip(&round.asked) {
             let stream = random.below(streams) as u8;
             let elsewhere = asked > 32 * K && random.one_in(8);
-            *on = (stream, if elsewhere { random.below(streams) as u8 } else { stream });
+            *on = (
+                stream,
+                if elsewhere {
+                    random.below(streams) as u8
+                } else {
+                    stream
+                },
+            );
         }
         round
     }
