@@ -40,12 +40,17 @@ impl Pool {
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
-        if let Some(own) = own {
-            heap = self.see_handover(heap, own, bytes);
-        }
         let ample = self.ample_for(&heap);
         let settled = || !self.grow.is_taken();
-        let at = Pool::taped(&mut heap, |heap| heap.alloc_taped(own, bytes, ample, &settled));
+        let call = |heap: &mut Heap| heap.alloc_taped(own, bytes, ample, &settled);
+        let mut at = call(&mut heap);
+        if at.is_none() && heap.replay.is_on() {
+            // it may have begun just now
+            if let Some(own) = own {
+                heap = self.see_handover(heap, own, bytes);
+            }
+            at = Pool::taped(&mut heap, call);
+        }
         (heap, at.map(Addr))
     }
 
