@@ -77,7 +77,7 @@ pub struct Replay {
     /// Replays so far.
     pub(super) begun_before: u64,
     pub(super) looked: u32,
-    pub(super) recording: Recording,
+    pub recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
     first: Option<First>,
     /// It is these that are replayed.

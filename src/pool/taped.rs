@@ -77,6 +77,9 @@ impl Pool {
         let done = self.wait_a_moment_for(&awaited);
         heap = self.books_as_they_are();
         heap.complete(&done, &mut self.stale.lock());
+        if !heap.awaited(own, bytes).is_empty() {
+            heap.replay.recording.looked_in_vain();
+        }
         drop(heap);
         self.forget_stale();
         self.books_as_they_are()
