@@ -77,6 +77,7 @@ pub struct Replay {
     /// Replays so far.
     pub(super) begun_before: u64,
     pub(super) looked: u32,
+    /// The latest calls.
     pub recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
     first: Option<First>,
