@@ -77,10 +77,9 @@ pub struct Replay {
     /// Replays so far.
     pub(super) begun_before: u64,
     pub(super) looked: u32,
-    /// The latest calls.
-    pub recording: Recording,
+    pub(super) recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
-    first: Option<First>,
+    pub(super) first: Option<First>,
     /// It is these that are replayed.
     is_first: bool,
     /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.
