@@ -4,7 +4,7 @@
 //! It is guessed once they are so many, and again at twice as many if the guess was wrong. What is needed to replay them is found only when
 //! all blocks have gone: to note a call costs little. But meanwhile it goes to the books before the cache.
 //!
-//! They are given up when a mapping was removed, or of several streams one was found at work by another one, and where they do not pay: when they are more than a round may have, when threads' caches
+//! They are given up when a mapping was removed, and where they do not pay: when they are more than a round may have, when threads' caches
 //! serve most of them, or when shorter rounds have come so often that these are what comes again.
 //!
 //! No lock of its own: the heap's.
@@ -39,8 +39,6 @@ pub struct First {
     removed: u64,
     /// A round among them was replayed.
     had_round: bool,
-    /// Of several streams one was found at work by another one: what that took over may not be there the next time.
-    vain: bool,
 }
 
 impl First {
@@ -54,7 +52,6 @@ impl First {
             rounds_at: 0,
             removed: changes.removed,
             had_round: false,
-            vain: false,
         }
     }
 
@@ -85,8 +82,8 @@ impl First {
     /// Before an allocation: is it worth it to go on? So many allocations were the heap's.
     pub fn goes_on(&mut self, of_heap: u64, changes: Changes) -> bool {
         let made = self.made();
-        if self.removed != changes.removed || self.vain {
-            return false; // some of the places are no more, or not in time
+        if self.removed != changes.removed {
+            return false; // some of the places are no more
         }
         if made >= self.look_at {
             self.look_at = 2 * made;
@@ -159,11 +156,6 @@ impl First {
         self.notes.reserve(self.live + 1);
         self.had_round = true;
         room
-    }
-
-    /// One of the streams whose calls they are was found at work.
-    pub fn looked_in_vain(&mut self) {
-        self.vain = true;
     }
 
     /// Was a round among them replayed?

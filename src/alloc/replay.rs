@@ -77,9 +77,10 @@ pub struct Replay {
     /// Replays so far.
     pub(super) begun_before: u64,
     pub(super) looked: u32,
-    pub(super) recording: Recording,
+    /// The latest calls.
+    pub recording: Recording,
     /// All calls of the program so far, as long as these are recorded.
-    pub(super) first: Option<First>,
+    first: Option<First>,
     /// It is these that are replayed.
     is_first: bool,
     /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.

@@ -21,7 +21,6 @@
 //! No lock of its own: the heap's. Callers: `rest` begins rounds and counts what they map, `pool::order` tells of looks at
 //! streams, `pool::others` asks.
 
-use super::first::First;
 use super::heap::Heap;
 use crate::base::units::Timeline;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -231,17 +230,11 @@ impl Heap {
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
         self.sharing.vain += u64::from(in_vain);
         if in_vain && self.replay.company.is_several() {
-            self.looked_in_vain();
+            self.replay.recording.looked_in_vain();
         }
         if let Some(arena) = self.arenas[stream as usize].as_mut() {
             arena.patience.looked(in_vain);
         }
-    }
-
-    /// One of the streams that make a round together was found at work by another one.
-    pub fn looked_in_vain(&mut self) {
-        self.replay.recording.looked_in_vain();
-        self.replay.first.iter_mut().for_each(First::looked_in_vain);
     }
 
     /// A stream has taken `bytes`.

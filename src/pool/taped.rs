@@ -78,7 +78,7 @@ impl Pool {
         heap = self.books_as_they_are();
         heap.complete(&done, &mut self.stale.lock());
         if !heap.awaited(own, bytes).is_empty() {
-            heap.looked_in_vain();
+            heap.replay.recording.looked_in_vain();
         }
         drop(heap);
         self.forget_stale();
