@@ -276,9 +276,11 @@ impl Pool {
             index = index_for_alloc(&mut heap, *stream);
         }
         let before = self.alloc_before(&mut heap, own, bytes, align);
+        let before = before.or_else(|| heap.alloc_as_predicted(bytes, align, index));
         if let Some(at) = before.or_else(|| heap.alloc(bytes, align, index)) {
             heap.stats.hits += 1;
             self.note_alloc(&mut heap, own, index, at, bytes);
+            self.note_request(&mut heap, index, at, bytes);
             let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
             let short = heap.is_look_due();
             drop(heap);
@@ -288,7 +290,10 @@ impl Pool {
         }
         drop(heap);
         let at = self.miss(own, bytes, align, *stream)?;
-        self.note_alloc(&mut self.books_as_they_are(), own, index, at.0, bytes);
+        let mut heap = self.books_as_they_are();
+        self.note_alloc(&mut heap, own, index, at.0, bytes);
+        self.note_request(&mut heap, index, at.0, bytes);
+        drop(heap);
         Ok(self.announced(at, bytes))
     }
 

@@ -235,7 +235,8 @@ impl Heap {
 
     /// What may be free without an event, of all streams together.
     pub(super) fn most_uncovered(&self) -> u64 {
-        let part = if self.known > 1 { PART_OF_SEVERAL } else { PART };
+        let shares = self.known > 1 && !self.sharing.is_by_threads();
+        let part = if shares { PART_OF_SEVERAL } else { PART };
         EVENT_BYTES.max(self.stats.reserved / part)
     }
 

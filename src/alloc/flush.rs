@@ -244,6 +244,7 @@ impl Heap {
         let first = owners.next();
         self.caches.shared = !self.caches.turns.are_taken() && owners.any(|owner| Some(owner) != first);
         self.see_threads();
+        self.see_owners();
         self.renew_limits();
     }
 

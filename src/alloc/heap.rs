@@ -16,6 +16,7 @@ use super::node::{Kind, Node, NodeId};
 use super::note::Extent;
 use super::order::{Arena, COMMON, Clock, Reuse};
 use super::page::Pages;
+use super::partition::Partition;
 use super::replay::Replay;
 use super::rest::Rest;
 use super::sharing::Sharing;
@@ -48,6 +49,8 @@ pub struct Heap {
     pub leeway: Leeway,
     /// How streams come by what others have freed.
     pub sharing: Sharing,
+    /// Whether threads share nothing.
+    pub(super) partition: Partition,
     /// Rounds that are known by heart.
     pub replay: Replay,
     /// When memory is to be made ahead of use.
@@ -144,6 +147,7 @@ impl Heap {
             needed: 0,
             leeway: Leeway::default(),
             sharing: Sharing::default(),
+            partition: Partition::default(),
             replay: Replay::default(),
             ahead: Ahead::default(),
             spare: Spare::default(),

@@ -21,6 +21,7 @@ use super::bins::Bins;
 use super::depot::Depot;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
+use super::predictor::Predictor;
 use super::sharing::{Patience, Taken};
 use super::size::CLASSES;
 use super::slab::StrayList;
@@ -104,6 +105,11 @@ pub struct Arena {
     pub(super) served: u64,
     /// Bytes that it has had of the heap, less those freed on it.
     pub(super) holds: i64,
+    /// The most of that since its requests are as before, and where these went.
+    pub(super) most: i64,
+    /// How many long requests it made of late (`partition`).
+    pub(super) recent: u64,
+    pub(super) predictor: Predictor,
     unrecorded_bytes: u64,
     unrecorded_frees: u32,
     /// Of these bytes, those of strays.
@@ -139,6 +145,9 @@ impl Arena {
             taken: Taken::default(),
             served: 0,
             holds: 0,
+            most: 0,
+            recent: 0,
+            predictor: Predictor::default(),
             unrecorded_bytes: 0,
             unrecorded_frees: 0,
             unrecorded_strays: 0,
@@ -443,6 +452,11 @@ impl Heap {
     /// is complete by now is chance, on which the place of a block should not depend.
     pub fn absorb_complete(&mut self, asks: Option<u32>) -> bool {
         self.absorb_complete_of(|stream| asks != Some(stream))
+    }
+
+    /// The same of these streams.
+    pub fn absorb_complete_from(&mut self, streams: &[u32]) -> bool {
+        self.absorb_complete_of(|stream| streams.contains(&stream))
     }
 
     /// The same when the program says that it has waited: where streams keep to themselves what they freed stays theirs.

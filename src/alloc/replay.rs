@@ -255,6 +255,7 @@ impl Heap {
             && !self.is_above_threshold()
             && !self.is_crowded()
             && !self.has_several_threads()
+            && !self.sharing.is_by_threads()
     }
 
     /// What is recorded is of no use: something happened that is not on the tape.

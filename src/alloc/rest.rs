@@ -359,7 +359,7 @@ impl Heap {
 
     #[inline(never)]
     fn is_rest_due_at_all(&mut self) -> bool {
-        if !self.may_look() {
+        if !self.may_look() || self.sharing.is_by_threads() {
             return false;
         }
         let used = self.used_now();
@@ -391,7 +391,7 @@ impl Heap {
     #[inline(always)]
     pub(super) fn expect_rest(&mut self) {
         // what guests of a replay leave says nothing
-        if self.rest.below > 0 && !self.replay.is_on() {
+        if self.rest.below > 0 && !self.replay.is_on() && !self.sharing.is_by_threads() {
             self.expect_rest_now();
         }
     }

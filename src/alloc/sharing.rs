@@ -81,6 +81,8 @@ pub(super) struct Taken {
 #[derive(Debug, Default)]
 pub struct Sharing {
     way: Way,
+    /// Not at all, since each is a thread's own (`partition`): rounds say nothing.
+    by_threads: bool,
     /// Looks at a stream that found it at work, in this round.
     vain: u64,
     /// Pages mapped in this round.
@@ -131,6 +133,17 @@ impl Sharing {
     #[inline(always)]
     pub fn is_apart(&self) -> bool {
         self.way == Way::Apart
+    }
+
+    /// The same because each is a thread's own?
+    #[inline(always)]
+    pub fn is_by_threads(&self) -> bool {
+        self.by_threads
+    }
+
+    /// Streams keep to themselves, and need so much, as long as each is a thread's own.
+    pub(super) fn part_by_threads(&mut self, need: u64) {
+        (self.way, self.by_threads, self.need) = (Way::Apart, true, need);
     }
 
     /// Do they wait for each other, complete or not?
@@ -229,6 +242,7 @@ impl Heap {
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
         self.sharing.vain += u64::from(in_vain);
+        self.partition.vain += u32::from(in_vain);
         if in_vain && self.replay.company.is_several() {
             self.replay.recording.looked_in_vain();
         }

@@ -83,7 +83,8 @@ impl Heap {
         let owner = own.owner;
         let calls = self.stats.allocations.wrapping_add(self.stats.frees);
         self.see_turns(|turns| turns.begin(owner, calls));
-        if self.caches.turns.are_taken() {
+        // where memory is partitioned what another thread keeps is of no use to this one
+        if self.caches.turns.are_taken() && !self.sharing.is_by_threads() {
             self.flush(Whose::Others(owner), |_| false);
         }
     }

@@ -37,11 +37,65 @@ impl Pool {
         if let Some(at) = self.again(request)? {
             return Ok(Some(at));
         }
-        let got = self.fill_within(grow, request, said)?;
-        match by_waits && got.is_none() {
-            true => self.take_over(grow, request, said),
-            false => Ok(got),
+        let heap = self.books()?;
+        let by_threads = heap.sharing.is_by_threads();
+        let loose = if by_threads {
+            heap.loose_streams(stream)
+        } else {
+            Vec::new()
+        };
+        drop(heap);
+        if self.absorb_from(&loose)?
+            && let Some(at) = self.again(request)?
+        {
+            return Ok(Some(at));
         }
+        match self.fill_within(grow, request, said)? {
+            None if by_waits => self.take_over(grow, request, said),
+            None if by_threads => self.take_excess(grow, request, said),
+            got => Ok(got),
+        }
+    }
+
+    /// Where memory is partitioned among threads, and the pool may not hold more: what one stream after the other has that is more
+    /// than it needs. Not all at once: what each needs is where it needs it.
+    fn take_excess(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        let others = heap.streams_with_more(stream);
+        drop(heap);
+        for other in others {
+            if !self.absorb_from(&[other])? {
+                continue;
+            }
+            if let Some(at) = self.again(request)? {
+                return Ok(Some(at));
+            }
+            if let Some(at) = self.fill_within(grow, request, said)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is complete of what these streams have freed is everybody's. Gives whether anything was.
+    fn absorb_from(&self, streams: &[u32]) -> Result<bool, Error> {
+        if streams.is_empty() {
+            return Ok(false);
+        }
+        self.cover(|other| streams.contains(&other));
+        let done = self.wait_a_moment_for(streams);
+        let mut heap = self.books()?;
+        heap.complete(&done, &mut self.stale.lock());
+        let any = heap.absorb_complete_from(streams);
+        drop(heap);
+        self.forget_stale();
+        Ok(any)
     }
 
     /// Where they do: the pool need not hold ever more because the host is ahead of its streams. Beyond a quarter more than they need apart

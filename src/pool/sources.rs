@@ -189,15 +189,28 @@ impl Pool {
 
     /// What streams may do rather than look at each other. Nothing that comes near a limit, nor where memory is dear.
     pub(super) fn may(&self, heap: &Heap) -> May {
+        May {
+            wait: heap.reuse.internal_dependencies && self.may_hold(heap, heap.needed),
+            part: self.may_hold(heap, heap.need_apart()),
+        }
+    }
+
+    /// May it hold what streams need that do not look at each other, and more?
+    fn may_hold(&self, heap: &Heap, need: u64) -> bool {
         let limit = match self.config.max_bytes {
             0 => u64::MAX,
             limit => limit,
         };
         let dear = self.apart || self.config.memory == MemoryKind::Pinned || self.pressure.is_short();
-        let may_hold = |need: u64| !dear && most(need) <= limit.min(heap.release_threshold);
-        May {
-            wait: heap.reuse.internal_dependencies && may_hold(heap.needed),
-            part: may_hold(heap.need_apart()),
+        !dear && most(need) <= limit.min(heap.release_threshold)
+    }
+
+    /// A request was served: is memory to be partitioned?
+    #[inline(always)]
+    pub(super) fn note_request(&self, heap: &mut Heap, stream: u32, at: u64, bytes: u64) {
+        if heap.note_request(stream, bytes, at) {
+            let may = self.may_hold(heap, heap.need_by_threads());
+            heap.look_at_partition(may);
         }
     }
 
@@ -210,7 +223,11 @@ impl Pool {
             true => heap.need_apart().max(heap.apart_so_far() + len),
             false => heap.base().max(heap.used_now() + len),
         };
-        let left = most(need).saturating_sub(heap.stats.reserved);
+        let most = match heap.sharing.is_by_threads() {
+            true => heap.most_by_threads(need),
+            false => most(need),
+        };
+        let left = most.saturating_sub(heap.stats.reserved);
         Ok(Room {
             limit: room.limit.min(left),
             ..room

@@ -17,6 +17,12 @@ impl Pool {
         self.tape.is_on()
     }
 
+    /// Does it keep apart what threads have freed that each make their own rounds (`alloc::partition`)?
+    pub fn is_partitioned(&self) -> bool {
+        self.books_to_read()
+            .is_ok_and(|heap| heap.sharing.is_by_threads())
+    }
+
     /// May calls be recorded, to be answered like that?
     #[inline(always)]
     pub(super) fn may_tape(&self) -> bool {

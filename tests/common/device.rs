@@ -66,6 +66,14 @@ impl Device {
         *over = now.max(*over) + takes;
     }
 
+    /// The host waits for what is queued on a stream.
+    #[allow(dead_code)] // of threads
+    pub fn wait_for(&self, stream: StreamHandle) {
+        let mut time = self.time();
+        let over = time.over.get(&stream).copied().unwrap_or(0);
+        time.now = time.now.max(over);
+    }
+
     /// The host waits for all that is queued.
     pub fn wait_for_all(&self) {
         let mut time = self.time();

@@ -17,6 +17,7 @@ pub mod run;
 pub mod sim;
 #[allow(unsafe_code)]
 pub mod standin;
+pub mod threads;
 pub mod work;
 
 use std::sync::Arc;

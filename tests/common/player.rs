@@ -106,6 +106,8 @@ pub struct Player {
     pub batches: Option<Random>,
     /// Some blocks are freed when all their use is over, not always the same ones.
     pub synced: Option<Random>,
+    /// Whose cache it uses.
+    pub thread: usize,
     /// Calls of a turn: another thread makes the next ones.
     pub turn: Option<usize>,
     /// Another stream calls between, now and then.
@@ -176,6 +178,7 @@ impl Player {
             last: vec![0; round.asked.len()],
             batches: None,
             synced: None,
+            thread: 0,
             turn: None,
             guest: None,
         }
@@ -186,7 +189,7 @@ impl Player {
         let mut left = &round.calls[calls];
         while let Some(&first) = left.first() {
             let made = end - left.len();
-            run.thread = self.turn.map_or(0, |turn| made / turn % 2);
+            run.thread = self.turn.map_or(self.thread, |turn| made / turn % 2);
             let kind = |call: &Call| match *call {
                 Call::Alloc(block) => (true, round.on[block]),
                 Call::Free(block) | Call::FreeLast(block) => (false, round.on[block]),

@@ -41,7 +41,7 @@ pub(super) struct Live {
 }
 
 /// So many threads take turns at most.
-const THREADS: usize = 2;
+const THREADS: usize = 4;
 
 /// A pool, its device and its model.
 pub struct Run {
