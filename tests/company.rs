@@ -7,6 +7,8 @@ use common::op::{Op, STREAMS, Setup, random_op};
 use common::player::{Call, Guest, Player, Round, asked};
 use common::random::Random;
 use common::run::Run;
+use common::threads::{self, Threads};
+use weir::config::Config;
 
 const SEEDS: u64 = 1200;
 
@@ -130,6 +132,28 @@ fn a_block_that_was_not_used_is_behind_the_work_before() {
         }
         run.alloc_quietly_on(round.asked[0], 1);
         run.end();
+    }
+}
+
+/// Calls of threads that take turns are recorded together. One ends, and nobody knows its stream any more.
+#[test]
+fn a_stream_that_is_forgotten_makes_no_round() {
+    for seed in 0..200 {
+        let random = &mut Random(seed);
+        let config = Config {
+            declared_streams: true,
+            ..common::config()
+        };
+        let mut threads = Threads::new(config, 100 + random.below(400), 0, seed);
+        for thread in 0..4 {
+            threads.add(threads::round(40, 16, &mut Random(seed * 100 + thread)));
+        }
+        for _ in 0..3 {
+            threads.run(80 * random.below(60) as usize);
+            threads.end_thread(0);
+        }
+        threads.run(4000);
+        threads.pool.validate();
     }
 }
 

@@ -537,6 +537,9 @@ impl Heap {
         if self.slabs.owned(stream) > 0 {
             return;
         }
+        if self.is_member(stream) {
+            self.spoil_tape(); // who goes by that name later is another one
+        }
         let arena = self.arenas[stream as usize].take().expect("a stream in use");
         self.remember(arena.id, arena.taken);
         self.ids.remove(&arena.id);

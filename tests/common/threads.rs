@@ -105,6 +105,16 @@ impl Threads {
         });
     }
 
+    /// A thread ends after its round.
+    pub fn end_thread(&mut self, thread: usize) {
+        while self.workers[thread].next > 0 {
+            self.step(thread);
+        }
+        let ended = self.workers.remove(thread);
+        self.pool.close_cache(&ended.cache);
+        self.turn = (0, 0);
+    }
+
     /// Makes so many calls, the threads' in turns.
     pub fn run(&mut self, calls: usize) {
         for _ in 0..calls {
