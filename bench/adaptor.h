@@ -1,7 +1,7 @@
 // What an allocator is to the bench. Each is a shared object of its own, opened with dlopen, so that no allocator is
 // linked into the bench or meets another; it exports `bench_adaptor`.
 //
-// Threads: alloc, free, the batches, record and wait are called from any thread, after thread_begin on that thread;
+// Threads: alloc, free, the batches, write, record, wait and finish are called from any thread, after thread_begin on that thread;
 // everything else from the main thread alone, while no other uses the adaptor.
 #pragma once
 #include <cstddef>
@@ -61,6 +61,8 @@ public:
     virtual void event_destroy(Event event) = 0;
     virtual void record(Event event, Stream stream) = 0;
     virtual void wait(Stream stream, Event event) = 0;
+    // Waits for the work queued on a stream.
+    virtual void finish(Stream stream) = 0;
     // Waits for the work queued on all streams.
     virtual void synchronize() = 0;
 };

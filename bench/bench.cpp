@@ -25,7 +25,7 @@ constexpr Scenario SCENARIOS[] = {
     {"transformer", transformer}, {"pressure", pressure}, {"batch", batch},
     {"threads", threads}, {"large-threads", large_threads}, {"pairs", pairs},
     {"trace", replay}, {"turns", turns}, {"fit", fit},
-    {"rounds", rounds}, {"busy", busy},
+    {"rounds", rounds}, {"busy", busy}, {"crowd", crowd},
 };
 
 struct Options {

@@ -73,3 +73,4 @@ void turns(const Measure &measure);
 void fit(const Measure &measure);
 void rounds(const Measure &measure);
 void busy(const Measure &measure);
+void crowd(const Measure &measure);

@@ -53,7 +53,7 @@ for row in '16, own streams' '16, one stream' '8, one stream' '8, two streams'; 
     figure "$work/strict.jsonl" '[0-9.]*[1-9][0-9.e+]*' "$row" rate
 done
 grep -q '"metric": "failed", "unit": "%", "median": [1-9]' "$work/strict.jsonl" && fail "requests failed"
-"$cmake" "-DRESULTS=$work/strict.jsonl" -DROWS=73 -P "$here/check_results.cmake" || fail "the results cannot be read"
+"$cmake" "-DRESULTS=$work/strict.jsonl" -DROWS=82 -P "$here/check_results.cmake" || fail "the results cannot be read"
 
 expect 0 '^weir-host +churn +same size 4 KiB +time' "$adaptors/weir-host.so" --quick --only same-size,batch,fit "$good"
 expect 0 '^mine +churn +same size 1 MiB +time' "$adaptors/malloc.so" --quick --only same-size,pressure,fit --label mine "$good"

@@ -60,10 +60,10 @@ device) all=(weir weir-declared weir-untold null cudaMallocAsync torch torch-exp
 *) echo "bench: --memory $memory: expected host or device" >&2; exit 2 ;;
 esac
 # Scenarios that share a process, and the seconds that it may take. What matters most comes first.
-groups=(calls trace turns threads pressure fit rounds busy)
+groups=(calls trace turns threads crowd pressure fit rounds busy)
 declare -A scenarios=([calls]="same-size,reuse,varying,transformer,batch" [trace]=trace [turns]=turns [threads]="threads,large-threads,pairs"
-    [pressure]=pressure [fit]=fit [rounds]=rounds [busy]=busy)
-declare -A limits=([calls]=40 [trace]=45 [turns]=20 [threads]=30 [pressure]=20 [fit]=40 [rounds]=25 [busy]=35)
+    [pressure]=pressure [fit]=fit [rounds]=rounds [busy]=busy [crowd]=crowd)
+declare -A limits=([calls]=40 [trace]=45 [turns]=20 [threads]=30 [pressure]=20 [fit]=40 [rounds]=25 [busy]=35 [crowd]=20)
 [ $list = 0 ] || { printf '%s\n' "${all[@]}"; exit 0; }
 for name in ${allocators//,/ }; do
     [[ " ${all[*]} " == *" $name "* ]] || { echo "bench: no allocator is called $name" >&2; exit 2; }
@@ -137,8 +137,8 @@ asks() {
     asked=''
     [ -z "$allocators" ] || [[ $allocators == *",$name,"* ]] || return 1
     case $name:$group in
-    null:trace | null:turns | null:pressure | null:fit | null:rounds | null:busy | *malloc:pressure | *malloc:fit) return 1 ;;
-    cupy-pool:turns | cupy-pool:threads | cupy-pool:rounds | cupy-pool:busy) return 1 ;;
+    null:trace | null:turns | null:pressure | null:fit | null:rounds | null:busy | null:crowd | *malloc:pressure | *malloc:fit) return 1 ;;
+    cupy-pool:turns | cupy-pool:threads | cupy-pool:rounds | cupy-pool:busy | cupy-pool:crowd) return 1 ;;
     # the host's streams have no work
     weir-host:busy | *malloc:busy) return 1 ;;
     # where nobody waits it is weir

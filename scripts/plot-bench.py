@@ -165,6 +165,16 @@ def sections(results):
             cases = results.cases(scenario)
             yield f"{what}: {title}", "program", [(case, results.get(scenario, case, metric)) for case in cases]
 
+    for title, metric in (
+        ("first 20 rounds, ns per alloc + free", "first rounds"),
+        ("last 20 of 200 rounds, ns per alloc + free", "last rounds"),
+        ("peak reserved / what the threads need apart", "reserved / apart"),
+        ("calls of the driver in a round of the last 20", "driver calls, a round"),
+        ("page calls in a round of the last 20", "page calls, a round"),
+    ):
+        cases = sorted(results.cases("crowd"), key=lambda case: int(case.split()[0]))
+        yield f"Threads with rounds of their own: {title}", "threads", [(case, results.get("crowd", case, metric)) for case in cases]
+
     python = [(case, results.get("churn", case, "interpreter")) for case in CHURN]
     python += [(trace, results.get("trace", trace, "interpreter")) for trace in traces]
     yield "What the Python interpreter alone takes of these figures, ns", "scenario", python

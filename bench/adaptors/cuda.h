@@ -52,6 +52,7 @@ public:
     void write(void *block, size_t bytes, Stream stream) override {
         cuda_must(cudaMemsetAsync(block, 0, bytes, static_cast<cudaStream_t>(stream)));
     }
+    void finish(Stream stream) override { cuda_must(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))); }
     void synchronize() override { cuda_must(cudaDeviceSynchronize()); }
 
 protected:

@@ -11,6 +11,7 @@ public:
     void event_destroy(Event) override {}
     void record(Event, Stream) override {}
     void wait(Stream, Event) override {}
+    void finish(Stream) override {}
     void synchronize() override {}
 
 private:

@@ -112,6 +112,10 @@ public:
             known = std::max(known, number);
         }
     }
+    void finish(Stream stream) override {
+        std::lock_guard<std::mutex> guard(lock_);
+        check(streams_.count(stream) == 1, "waited for a stream that does not exist");
+    }
     void synchronize() override {}
 
 private:

@@ -92,6 +92,13 @@ public:
 
     void record(Event event, Stream stream) override { must(weir_event_record(event, stream)); }
     void wait(Stream stream, Event event) override { must(weir_stream_wait_event(stream, event)); }
+    void finish(Stream stream) override {
+        if (untold_ || named_) {
+            Base::finish(stream);
+        } else {
+            must(weir_stream_synchronize(stream));
+        }
+    }
     void synchronize() override {
         if (untold_) {
             Base::synchronize();

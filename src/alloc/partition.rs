@@ -195,7 +195,7 @@ impl Heap {
     /// May others have what this stream has freed, though memory is partitioned?
     fn is_loose(&self, stream: u32) -> bool {
         let arena = self.arena(stream);
-        arena.caches == 0 || arena.recent < FADES || !arena.predictor.is_sure()
+        arena.recent < FADES || !arena.predictor.is_sure()
     }
 
     /// Such streams that have freed something, but for this one.
