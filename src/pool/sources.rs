@@ -18,7 +18,7 @@ pub(super) const PAGE_MAX: u64 = 64 << 20;
 const PAGE_SHARE: u64 = 576;
 /// Where pages hardly ever move, fewer than one for so many that were created, what is lost with larger ones is
 /// little: then they are created in this share of what the pool needs, up to so many bytes at least.
-const QUIET: u64 = 16;
+const QUIET: u64 = 10;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
