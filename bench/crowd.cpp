@@ -98,6 +98,10 @@ Life live(const Measure &measure, const std::vector<Part> &parts, const std::vec
                 }
                 over.fetch_add(1, std::memory_order_release);
             }
+            // a thread that ends is a change, which the last rounds of the others are to have nothing of
+            while (turn.load(std::memory_order_acquire) <= TURNS) {
+                std::this_thread::yield();
+            }
         });
     }
     uint64_t calls[TURNS + 1] = {}, pages[TURNS + 1] = {};
@@ -111,6 +115,7 @@ Life live(const Measure &measure, const std::vector<Part> &parts, const std::vec
         });
         life.counted = adaptor.driver_calls(calls[number + 1]) && adaptor.page_calls(pages[number + 1]);
     }
+    turn.store(TURNS + 1, std::memory_order_release);
     for (std::thread &thread : threads) {
         thread.join();
     }
