@@ -204,13 +204,30 @@ impl Heap {
         if arena.id.capture.is_some()
             || arena.reach.is_some() && !crowded
             || arena.recorded() >= arena.seq
-            || !(arena.wanted || self.is_worth_an_event(stream, crowded))
+            || !(arena.wanted
+                || self.replay.company.wants_events(stream)
+                || self.is_worth_an_event(stream, crowded))
         {
             return None;
         }
+        Some(self.number_for_event(stream))
+    }
+
+    fn number_for_event(&mut self, stream: u32) -> u64 {
         let arena = self.arena_mut(stream);
         arena.advance();
-        Some(arena.seq)
+        let number = arena.seq;
+        if !self.replay.is_watching() {
+            let calls = self.calls().all();
+            self.replay.company.event_is_due(stream, calls, number);
+        }
+        number
+    }
+
+    /// A cache has kept a block that was freed. Where a round is ready but for events one is due: the number to be covered.
+    pub(super) fn cover_kept(&mut self, stream: u32) -> Option<u64> {
+        let due = self.replay.company.wants_events(stream) && self.is_beyond_reach(stream);
+        due.then(|| self.number_for_event(stream))
     }
 
     fn is_worth_an_event(&mut self, stream: u32, crowded: bool) -> bool {

@@ -281,7 +281,7 @@ impl Heap {
     /// Work of a stream uses a guest's block. If it is the host's, no event that was recorded in its replay covers that.
     pub(super) fn host_has_used(&mut self, stream: u32) {
         if self.replay.is_on() && stream == self.replay.host() {
-            self.replay.heard = None;
+            self.replay.company.forget_heard(stream);
         }
     }
 

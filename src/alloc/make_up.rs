@@ -45,9 +45,9 @@ impl Heap {
             self.set_used_peak(peak);
             self.rest.set_turn(self.allocations(), turn + turns);
         }
-        if self.is_beyond_reach(host) {
-            self.cover_replayed(host, progress);
-        }
+        let recording = mem::take(&mut self.replay.recording);
+        self.cover_replayed(recording.notes(), progress);
+        self.replay.recording = recording;
         self.learn_from_replay(progress);
         self.tune_caches();
     }
@@ -111,15 +111,6 @@ impl Heap {
         let block = self.find_block_to_free(at).expect("it was in use");
         let ended = self.end(block).expect("it was in use");
         self.free_ended(ended, stream, false);
-    }
-
-    /// The books have made up for what such a stream did, and it may never be named again: is there an event for all of it?
-    fn cover_replayed(&mut self, stream: u32, progress: Progress) {
-        let heard = self.replay.heard.filter(|&(then, _)| then == progress);
-        match heard.is_some_and(|(_, number)| self.arena_mut(stream).is_covered_since(number)) {
-            true => drop(self.count_uncovered(stream)),
-            false => self.want_event(stream),
-        }
     }
 
     /// All that is free may be in use by a stream's work up to now, in whatever mapping, but for what is known not to be.

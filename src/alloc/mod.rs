@@ -58,6 +58,7 @@ pub mod size;
 pub mod slab;
 pub mod space;
 pub mod spare;
+mod takeover;
 pub mod tape;
 pub mod transit;
 pub mod turns;

@@ -21,7 +21,7 @@
 use super::difference::difference;
 use super::guide::Guide;
 use super::moves::Moves;
-use super::note::{Done, Extent, Note, Sums, low_points};
+use super::note::{Done, Extent, Note, Sums};
 use super::page::Changes;
 use super::period::{LAST, is_same, near, period};
 use super::tape::{Progress, STEPS, Step, part};
@@ -317,11 +317,6 @@ impl Recording {
     /// The calls of the window.
     pub fn steps(&self) -> impl ExactSizeIterator<Item = (Step, u64)> + '_ {
         self.notes.iter().map(|note| (note.step(), part(note.part())))
-    }
-
-    /// The window's frees after which hardly anything is in use that is not always (`note`).
-    pub fn low_points(&self) -> Vec<usize> {
-        low_points(&self.notes, LAST)
     }
 
     /// A whole window is going to be repeated.

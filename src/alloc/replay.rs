@@ -24,7 +24,7 @@
 //! No lock of its own: the heap's. The tape is read without it, inside the owner's gate.
 
 use super::cache::{Cache, ThreadId};
-use super::company::Company;
+use super::company::{Begins, Company};
 use super::first::First;
 use super::gate::Shut;
 use super::guests::Guests;
@@ -95,8 +95,6 @@ pub struct Replay {
     pub(super) guests: Guests,
     /// How far the replay had come when the peaks were reset.
     pub(super) peaks_from: Progress,
-    /// How far a replay had come when the pool heard of a free last, and the number for the event that it recorded then.
-    pub(super) heard: Option<(Progress, u64)>,
 }
 
 impl Replay {
@@ -219,7 +217,8 @@ impl Heap {
         }
         let Some(round) = again else { return };
         // where each round has an event, or beside first calls, which would be given up for it soon
-        let wanted = self.replay.first.is_none() && !own.is_some_and(|own| self.is_beyond_reach(own.arena));
+        let has_event = |own: &Arc<Cache>| self.is_beyond_reach(own.arena) && self.is_main(own.arena);
+        let wanted = self.replay.first.is_none() && !own.is_some_and(has_event);
         let short = !wanted && round < LAST as u64;
         if !short
             && self.replay.is_worth_recording(round, now)
@@ -291,6 +290,16 @@ impl Heap {
         self.replay.way = Way::Recording;
         if self.replay.first.is_none() && !self.replay.records_round() {
             self.watch_anew();
+        }
+    }
+
+    /// The first calls did not come again as a whole, but so many of them did.
+    fn resume_first(&mut self, recording: Recording, steps: usize) {
+        let again = |first: &mut First| first.resume(recording.into_notes(), steps);
+        let goes_on = self.replay.first.as_mut().is_some_and(again);
+        match goes_on {
+            true => self.go_on_recording(),
+            false => self.forget_first(),
         }
     }
 
@@ -423,19 +432,22 @@ impl Heap {
     }
 
     fn begin_replay(&mut self, own: &Cache, mut recording: Recording, is_first: bool) {
-        let Some(mut heard) = self.begin_company(recording.notes()) else {
-            self.replay.recording = recording;
-            return self.spoil_tape();
-        };
+        match self.begin_company(recording.notes()) {
+            Begins::Now => {}
+            Begins::Later if is_first => return self.resume_first(recording, 0),
+            begins => {
+                self.replay.recording = recording;
+                return if begins == Begins::Never { self.spoil_tape() };
+            }
+        }
         recording.begin();
         self.begin_to_read(own);
         self.replay.guests.begin();
-        if self.is_beyond_reach(self.replay.host()) {
-            heard = recording.low_points();
-        }
-        self.replay.tape.begin(recording.steps(), &heard);
+        self.replay
+            .tape
+            .begin(recording.steps(), self.replay.company.heard());
         (self.replay.recording, self.replay.is_first) = (recording, is_first);
-        (self.replay.way, self.replay.heard) = (Way::Replaying, None);
+        self.replay.way = Way::Replaying;
         self.look_for_peak();
         self.replay.peaks_from = Progress::default();
     }
@@ -479,7 +491,10 @@ impl Heap {
         let own = self.taped(own)?;
         match self.replay.way {
             Way::Watching => None,
-            Way::Recording => Some((self.record_free(Some(own), at, true)?, None)),
+            Way::Recording => {
+                let bytes = self.record_free(Some(own), at, true)?;
+                Some((bytes, self.cover_kept(own.arena)))
+            }
             Way::Replaying => {
                 let (bytes, heard) = self.replay.tape.free_heard(own.part(), at)?;
                 Some((bytes, heard.then(|| self.hear_replayed(own.arena))))
@@ -531,12 +546,14 @@ impl Heap {
         Some(heard.then(|| self.hear_replayed(own.arena)))
     }
 
-    /// In the replayed round least is in use: the number for an event that covers all that was freed in it.
+    /// The pool hears of a free that was replayed: the number for an event that covers all that the stream has freed until now.
     fn hear_replayed(&mut self, stream: u32) -> u64 {
         let arena = self.arena_mut(stream);
         arena.advance();
         let number = arena.seq;
-        self.replay.heard = self.replay.tape.progress().map(|progress| (progress, number));
+        if let Some(progress) = self.replay.tape.progress() {
+            self.replay.company.hear(stream, progress, number);
+        }
         number
     }
 
@@ -565,10 +582,9 @@ impl Heap {
         let round = recording.round();
         let first = match (self.replay.first.take(), self.replay.is_first) {
             (Some(mut first), false) => first.repeat(recording.notes(), progress).then_some(first),
-            (Some(mut first), true) if wrong => {
-                let goes_on = first.resume(recording.into_notes(), progress.steps);
-                self.replay.first = goes_on.then_some(first);
-                return self.go_on_recording();
+            (first @ Some(_), true) if wrong => {
+                self.replay.first = first;
+                return self.resume_first(recording, progress.steps);
             }
             _ => None,
         };

@@ -282,17 +282,14 @@ impl Pool {
         (done, whole)
     }
 
-    /// How far these streams have come, if what was recorded on them last is complete within the moment that it takes to notice that there
-    /// was no work. The caller holds `grow`, which keeps the events.
+    /// How far these streams have come, if the events that a replay waits for are complete within the moment that it takes to notice that
+    /// there was no work. The caller holds `grow`, which keeps them.
     pub(super) fn wait_a_moment_for(&self, streams: &[u32]) -> Clock {
         let Ok(heap) = self.books_to_read() else {
             return Clock::new();
         };
-        let newest = |&stream: &u32| {
-            let arena = heap.arenas[stream as usize].as_ref()?;
-            Some((stream, *arena.events.back()?))
-        };
-        let newest: Vec<_> = streams.iter().filter_map(newest).collect();
+        let event = |&stream: &u32| Some((stream, heap.awaited_event(stream)?));
+        let events: Vec<_> = streams.iter().filter_map(event).collect();
         drop(heap);
         let start = self.backend.now();
         let is_complete = |event: Event| loop {
@@ -301,7 +298,7 @@ impl Pool {
                 answer => return answer == Ok(true),
             }
         };
-        newest
+        events
             .into_iter()
             .filter(|&(_, (event, _))| is_complete(event))
             .map(|(stream, (_, covers))| (stream, covers))

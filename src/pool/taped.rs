@@ -53,7 +53,7 @@ impl Pool {
         if at.is_none() && heap.replay.is_on() {
             // it may have begun just now
             if let Some(own) = own {
-                heap = self.see_handover(heap, own, bytes);
+                heap = self.see_takeover(heap, own, bytes);
             }
             at = Pool::taped(&mut heap, call);
         }
@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// The next call of a replay may take memory over from streams that are not known to be done with it: looks whether they are.
-    fn see_handover<'a>(
+    fn see_takeover<'a>(
         &'a self,
         mut heap: RankedGuard<'a, Heap>,
         own: &Cache,
@@ -75,7 +75,7 @@ impl Pool {
         heap = self.books_as_they_are();
         // another thread may have had its turn
         let awaited = heap.awaited(own, bytes);
-        let uncovered = heap.cover_for_handover(&awaited);
+        let uncovered = heap.cover_for_takeover(&awaited);
         drop(heap);
         for stream in uncovered {
             self.record_on(stream);
@@ -158,7 +158,7 @@ impl Pool {
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
         let (bytes, due) = Pool::taped(heap, |heap| heap.free_taped(own, at.0))?;
-        Some((bytes, due.map(|number| (number, heap.replay.host()))))
+        Some((bytes, own.and_then(|own| Some((due?, own.arena)))))
     }
 
     /// The same for the frees of a batch while calls are replayed: all of them, or none.
