@@ -96,7 +96,12 @@ fn streams_that_share_nothing_make_no_call() {
 /// A block is handed out by heart while work from before is queued on it, and goes back unused: whoever gets it next waits for that work.
 #[test]
 fn a_block_that_was_not_used_is_behind_the_work_before() {
-    for (place, declared) in [(0, true), (0, false), (STREAMS as u8, true), (STREAMS as u8, false)] {
+    for (place, declared) in [
+        (0, true),
+        (0, false),
+        (STREAMS as u8, true),
+        (STREAMS as u8, false),
+    ] {
         let mut run = Run::new(&setup(declared));
         run.exact_peaks = false;
         let length = |block: u64| {

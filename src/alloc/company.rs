@@ -117,6 +117,7 @@ impl Company {
         self.events.sort_unstable();
         (self.takeovers, self.heard) = (takeovers, heard);
         self.wants_events = false;
+        self.due.fill(None);
     }
 
     /// The calls of which the pool has to hear.
@@ -129,8 +130,7 @@ impl Company {
         self.wants_events && self.part_of(stream).is_some()
     }
 
-    /// While calls are recorded, or once they were made up for: an event is due on a stream that covers all it did in so many calls of the
-    /// program, by that number.
+    /// While calls are recorded: an event is due on a stream that covers all it did in so many calls of the program, by that number.
     pub(super) fn event_is_due(&mut self, stream: u32, calls: u64, number: u64) {
         if let Some(part) = self.part_of(stream) {
             self.due[part] = Some((calls, number));
@@ -272,6 +272,17 @@ impl Heap {
         low
     }
 
+    /// The pool hears of a free that was replayed: the number for an event that covers all that the stream has freed until now.
+    pub(super) fn hear_replayed(&mut self, stream: u32) -> u64 {
+        let arena = self.arena_mut(stream);
+        arena.advance();
+        let number = arena.seq;
+        if let Some(progress) = self.replay.tape.progress() {
+            self.replay.company.hear(stream, progress, number);
+        }
+        number
+    }
+
     /// Streams of whose work the host must know more before the next call of the replay can be answered, if that is this one: those on
     /// which an event is to be recorded, if they have none yet.
     pub fn awaited(&mut self, own: &Cache, bytes: u64) -> Vec<u32> {
@@ -366,7 +377,7 @@ impl Heap {
 
     /// The books have made up for what such streams did, which may never be named again: is there an event for all of it?
     pub(super) fn cover_replayed(&mut self, notes: &VecDeque<Note>, progress: Progress) {
-        let (now, here) = (self.calls().all(), self.replay.company.calls(progress));
+        let here = self.replay.company.calls(progress);
         for number in 0..self.replay.company.members.len() {
             let stream = self.replay.company.members[number];
             if !self.is_beyond_reach(stream) {
@@ -379,7 +390,6 @@ impl Heap {
             // all of a round at most: it has made the one of which the pool heard
             let is_last = |since: u64| !(since..here).any(frees);
             let heard = self.replay.company.seen[number].heard;
-            self.replay.company.due[number] = heard.map(|(since, number)| (now - (here - since), number));
             let heard = heard.filter(|&(since, _)| is_last(since));
             match heard.is_some_and(|(_, number)| self.arena_mut(stream).is_covered_since(number)) {
                 true => drop(self.count_uncovered(stream)),

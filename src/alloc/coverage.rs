@@ -213,6 +213,11 @@ impl Heap {
         Some(self.number_for_event(stream))
     }
 
+    /// Can the pool record an event on this stream only in calls that name it?
+    pub(super) fn is_beyond_reach(&self, stream: u32) -> bool {
+        stream != COMMON && self.arena(stream).is_beyond_reach()
+    }
+
     fn number_for_event(&mut self, stream: u32) -> u64 {
         let arena = self.arena_mut(stream);
         arena.advance();

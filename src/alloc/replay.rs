@@ -437,7 +437,9 @@ impl Heap {
             Begins::Later if is_first => return self.resume_first(recording, 0),
             begins => {
                 self.replay.recording = recording;
-                return if begins == Begins::Never { self.spoil_tape() };
+                return if begins == Begins::Never {
+                    self.spoil_tape()
+                };
             }
         }
         recording.begin();
@@ -544,22 +546,6 @@ impl Heap {
         // it is off while calls are recorded
         let heard = self.replay.tape.free_all_heard(own.part(), blocks)?;
         Some(heard.then(|| self.hear_replayed(own.arena)))
-    }
-
-    /// The pool hears of a free that was replayed: the number for an event that covers all that the stream has freed until now.
-    fn hear_replayed(&mut self, stream: u32) -> u64 {
-        let arena = self.arena_mut(stream);
-        arena.advance();
-        let number = arena.seq;
-        if let Some(progress) = self.replay.tape.progress() {
-            self.replay.company.hear(stream, progress, number);
-        }
-        number
-    }
-
-    /// Can the pool record an event on this stream only in calls that name it?
-    pub(super) fn is_beyond_reach(&self, stream: u32) -> bool {
-        stream != COMMON && self.arena(stream).is_beyond_reach()
     }
 
     /// No call is answered from the tape any more. Gives how far it came, if it was on.

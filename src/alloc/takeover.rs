@@ -56,10 +56,7 @@ pub(super) struct Latest {
 
 /// Those of them, by step, that need an event of their own in each round, recorded so many calls before. It has to cover what the others
 /// take over, too. None: there is none for one of them.
-fn thin_out(
-    takeovers: Vec<Takeover>,
-    event: impl Fn(&Takeover) -> Option<usize>,
-) -> Option<Vec<Takeover>> {
+fn thin_out(takeovers: Vec<Takeover>, event: impl Fn(&Takeover) -> Option<usize>) -> Option<Vec<Takeover>> {
     let mut needed: Vec<Takeover> = Vec::new();
     let mut latest: [Option<usize>; MANY] = [None; MANY];
     for mut takeover in takeovers {
@@ -223,13 +220,13 @@ mod tests {
         const ROUND: usize = 20;
         let frees = [4, 6, 9, 15];
         let all = [
-            (2, 0, 7),   // freed by call 15 of the round before, which is the last one
-            (3, 0, 14),  // call 9 of that, seen by then
-            (5, 0, 1),   // call 4
-            (7, 0, 3),   // the same
-            (8, 0, 2),   // call 6
-            (12, 0, 6),  // the same
-            (14, 0, 5),  // call 9
+            (2, 0, 7),  // freed by call 15 of the round before, which is the last one
+            (3, 0, 14), // call 9 of that, seen by then
+            (5, 0, 1),  // call 4
+            (7, 0, 3),  // the same
+            (8, 0, 2),  // call 6
+            (12, 0, 6), // the same
+            (14, 0, 5), // call 9
         ];
         let all = all.map(|(step, from, ago)| takeover(step, from, ago, 0));
         let needed = [
@@ -241,7 +238,11 @@ mod tests {
         let event = |takeover: &Takeover| last_free(&frees, takeover.step, ROUND);
         let found = thin_out(all.to_vec(), event);
         assert_eq!(found, Some(needed.to_vec()));
-        assert_eq!(thin_out(vec![takeover(5, 0, 0, 0)], event), None, "no free comes after that");
+        assert_eq!(
+            thin_out(vec![takeover(5, 0, 0, 0)], event),
+            None,
+            "no free comes after that"
+        );
         let events = needed.map(|takeover| takeover.event_step(ROUND));
         assert_eq!(events, [Some(15), Some(4), Some(6), Some(9)]);
         let before = needed.map(|takeover| takeover.waits_for_round_before());
