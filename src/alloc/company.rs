@@ -322,12 +322,18 @@ impl Heap {
         }
     }
 
-    /// The event that a call which takes memory over from a stream waits for, and what it covers.
+    /// The event that a call waits for which needs a stream's work to be complete, and what it covers: the latest, or in a replay the one
+    /// that is for what is taken over.
     pub fn awaited_event(&self, stream: u32) -> Option<(Event, u64)> {
-        let part = self.replay.company.part_of(stream)?;
-        let (_, number) = self.replay.company.seen.get(part)?.waited_for?;
         let events = &self.arenas[stream as usize].as_ref()?.events;
-        events.iter().find(|event| event.1 >= number).copied()
+        let replay = self
+            .replay
+            .company
+            .part_of(stream)
+            .filter(|_| self.replay.is_on());
+        let number = replay.and_then(|part| Some(self.replay.company.seen[part].waited_for?.1));
+        let covers = |event: &&(Event, u64)| number.is_some_and(|number| event.1 >= number);
+        events.iter().find(covers).or(events.back()).copied()
     }
 
     /// How far a replay that several streams make has come.

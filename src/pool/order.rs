@@ -282,8 +282,8 @@ impl Pool {
         (done, whole)
     }
 
-    /// How far these streams have come, if the events that a replay waits for are complete within the moment that it takes to notice that
-    /// there was no work. The caller holds `grow`, which keeps them.
+    /// How far these streams have come, if what was recorded on them last, or for a replay, is complete within the moment that it takes to
+    /// notice that there was no work. The caller holds `grow`, which keeps the events.
     pub(super) fn wait_a_moment_for(&self, streams: &[u32]) -> Clock {
         let Ok(heap) = self.books_to_read() else {
             return Clock::new();
