@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use books::{index, index_beside, index_for_alloc};
-pub use cached::{Cache, Look, Missed, SMALL_MAX, ThreadCache};
+pub use cached::{Cache, Inside, Look, SMALL_MAX, ThreadCache};
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::cached::{STREAM, alloc, cache, free, keep_quick, pool};
+use common::cached::{STREAM, alloc, cache, free, keep_quick, pool, take_quick};
 use common::random::Random;
 use common::{K, M, config, limited};
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use weir::backend::fence::is_one_sided;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Attribute, Cache, Pool, SMALL_MAX, ThreadCache};
+use weir::pool::{Attribute, Pool, ThreadCache};
 
 /// Blocks of all kinds of length, freed into the cache. Gives their bytes.
 fn fill(pool: &Pool, cache: &ThreadCache) -> u64 {
@@ -62,11 +62,8 @@ fn who_has_to_ask_is_not_served_without() {
             if !quick {
                 cache.free(at).expect("it is kept");
             }
-            let take = |cache: &Cache| match bytes > SMALL_MAX {
-                true => cache.take_larger(bytes).ok(),
-                false => cache.take_small(bytes).ok(),
-            };
-            assert_eq!(asked.and_then(take), quick.then_some(at.0), "{bytes}");
+            let taken = asked.and_then(|cache| take_quick(cache, bytes));
+            assert_eq!(taken, quick.then_some(at.0), "{bytes}");
             let left = cache.alloc_rest(bytes, 0);
             assert_eq!(left, (!quick).then_some(at), "{bytes}");
             free(&pool, &cache, at).expect("a live block");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::cached::keep_quick;
+use common::cached::{keep_quick, take_quick};
 use common::hook::Hooked;
 use common::player::{Call, Round, asked};
 use common::random::Random;
@@ -37,7 +37,7 @@ fn play(
                 let bytes = round.asked[block];
                 let quick = cache.quick().and_then(|quick| {
                     let kept = quick.replay_alloc_quick(bytes);
-                    kept.or_else(|_| quick.take_larger(bytes)).ok().map(Addr)
+                    kept.or_else(|| take_quick(quick, bytes)).map(Addr)
                 });
                 let kept = quick.or_else(|| cache.alloc(bytes, 0));
                 at[block] =
@@ -47,7 +47,7 @@ fn play(
             Call::Free(block) | Call::FreeLast(block) => {
                 leave(at[block]);
                 let quick = cache.quick().and_then(|quick| {
-                    let kept = quick.replay_free_quick(at[block].0).ok();
+                    let kept = quick.replay_free_quick(at[block].0);
                     kept.or_else(|| keep_quick(quick, at[block]))
                 });
                 let kept = quick.or_else(|| match block % 5 {

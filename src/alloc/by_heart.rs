@@ -2,7 +2,7 @@
 //!
 //! Lock: none. The tape is read inside the owner's gate.
 
-use super::cache::{Cache, Missed};
+use super::cache::Cache;
 use crate::base::units::Addr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -34,16 +34,16 @@ impl Cache {
 
     /// The same where the owner need not ask first whether the stream is the same. Nothing in it can fail.
     #[inline(always)]
-    pub fn replay_alloc_quick(&self, bytes: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
-        self.replay_alloc_inside(bytes).ok_or(Missed::Other)
+    pub fn replay_alloc_quick(&self, bytes: u64) -> Option<u64> {
+        let _pass = self.gate.enter_taped_quick()?;
+        self.replay_alloc_inside(bytes)
     }
 
     /// The same of a free.
     #[inline(always)]
-    pub fn replay_free_quick(&self, at: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_taped_quick().ok_or(Missed::Shut)?;
-        self.replay_free_inside(at).ok_or(Missed::Other)
+    pub fn replay_free_quick(&self, at: u64) -> Option<u64> {
+        let _pass = self.gate.enter_taped_quick()?;
+        self.replay_free_inside(at)
     }
 
     /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.

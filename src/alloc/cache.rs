@@ -19,8 +19,9 @@
 
 use super::depot::Depot;
 use super::directory::{Directory, Look, Piece, slabs_of};
-use super::gate::{Gate, Pass, Shut};
-use super::lists::{Excess, Kept, LONG, Larger, Lists};
+use super::entries::Larger;
+use super::gate::{Gate, Shut};
+use super::lists::{Excess, Kept, LONG, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::tape::{NO_PART, Tape};
@@ -32,21 +33,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rela
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub u64);
 
-/// Why a cache had no block for a call, or kept none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
-    /// Its gate was shut.
-    Shut,
-    /// Anything else.
-    Other,
-}
-
-/// An owner that is inside the gate. What it finds there decides how it goes on, so that each way out is a short one.
+/// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
+/// short one.
 #[derive(Debug)]
-pub struct Inside<'a> {
-    cache: &'a Cache,
-    _pass: Pass<'a>,
-}
+#[repr(transparent)]
+pub struct Inside<'a>(&'a Cache);
 
 /// What a cache has done since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,36 +167,6 @@ impl Cache {
         }))
     }
 
-    /// The same where it may only be a slab's block. Nothing in it can fail.
-    #[inline(always)]
-    pub fn take_small(&self, bytes: u64) -> Result<u64, Missed> {
-        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
-        let class = plain_class(bytes).ok_or(Missed::Other)?;
-        let at = self.lists.pop_small(class).ok_or(Missed::Other)?;
-        Ok(self.hand_out(self.begin_small(class, at)))
-    }
-
-    /// The same where it is of no slab, aligned as all are, and takes no search.
-    #[inline(always)]
-    pub fn take_larger(&self, bytes: u64) -> Result<u64, Missed> {
-        if bytes <= SMALL_MAX {
-            return Err(Missed::Other);
-        }
-        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
-        let larger = self.lists.pick_quick(bytes).ok_or(Missed::Other)?;
-        Ok(self.hand_out(self.begin_larger(larger)))
-    }
-
-    /// The same where it takes a search.
-    pub fn take_searched(&self, bytes: u64) -> Result<u64, Missed> {
-        if bytes <= SMALL_MAX || bytes > LONG {
-            return Err(Missed::Other);
-        }
-        let _pass = self.gate.enter_quick().ok_or(Missed::Shut)?;
-        let larger = self.lists.pick_searched(bytes).ok_or(Missed::Other)?;
-        Ok(self.hand_out(self.begin_larger(larger)))
-    }
-
     /// The owner takes blocks for those of these requests whose places in `out` are still 0. Gives whether it had all of them.
     pub fn take_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
         let Some(_pass) = self.gate.enter() else {
@@ -277,7 +238,7 @@ impl Cache {
         let look = self.directory.look(at)?;
         match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => self.put_larger(at, look),
+            None => self.put_larger(at, look, Lists::push_larger),
         }
     }
 
@@ -288,25 +249,15 @@ impl Cache {
         let look = self.directory.look(at)?;
         match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => (self.arena == COMMON).then(|| self.put_larger(at, look))?,
+            None => (self.arena == COMMON).then(|| self.put_larger(at, look, Lists::push_larger))?,
         }
     }
 
     /// The owner goes in to keep a block, where it needs no fence of its own and has nothing to ask. Nothing in it can fail.
     #[inline(always)]
     pub fn enter_quick(&self) -> Option<Inside<'_>> {
-        let pass = self.gate.enter_quick()?;
-        Some(Inside {
-            cache: self,
-            _pass: pass,
-        })
-    }
-
-    /// As `keep`, under the same conditions, if the block is of no slab. It was found so inside.
-    #[inline(always)]
-    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
-        let _pass = self.gate.enter_quick()?;
-        self.put_larger(at, look)
+        self.gate.enter_quick()?.keep();
+        Some(Inside(self))
     }
 
     /// Could the last batch be kept in part only? Then the next one cannot be had as a whole.
@@ -368,12 +319,12 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn put_larger(&self, at: u64, look: Look) -> Option<u64> {
+    fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
         let grains = look.keep_large(at, self.arena, |grains| self.fits(grains))?;
-        self.lists.push_larger(Larger { at, grains }, self.seq());
+        put(&self.lists, Larger { at, grains }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }
 
@@ -513,23 +464,83 @@ impl Cache {
     }
 }
 
+// Nothing in any of these can fail.
 impl<'a> Inside<'a> {
+    /// Where the owner is.
+    #[inline(always)]
+    pub fn cache(&self) -> &'a Cache {
+        self.0
+    }
+
+    /// The owner takes a slab's block for a request.
+    #[inline(always)]
+    pub fn take_small(&self, bytes: u64) -> Option<u64> {
+        let class = plain_class(bytes)?;
+        let at = self.0.lists.pop_small(class)?;
+        Some(self.0.hand_out(self.0.begin_small(class, at)))
+    }
+
+    /// One of no slab, aligned as all are, for a request that none of a slab can serve, if that is the one that was freed last.
+    #[inline(always)]
+    pub fn take_latest(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_latest(bytes))
+    }
+
+    /// The same if it takes no search.
+    #[inline(always)]
+    pub fn take_quick(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_quick(bytes))
+    }
+
+    /// The same if it takes a search.
+    #[inline(always)]
+    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_searched(bytes))
+    }
+
+    #[inline(always)]
+    fn begin(&self, larger: Option<Larger>) -> Option<u64> {
+        larger.map(|larger| self.0.hand_out(self.0.begin_larger(larger)))
+    }
+
     /// What the directory says of an address, if it is one of the pool's.
     #[inline(always)]
     pub fn look(&self, at: u64) -> Option<Look<'a>> {
-        self.cache.directory.look(at)
+        self.0.directory.look(at)
     }
 
     /// The class of the blocks there, if they are of a slab of the cache's stream.
     #[inline(always)]
     pub fn class(&self, look: Look) -> Option<usize> {
-        look.class(self.cache.slabs)
+        look.class(self.0.slabs)
     }
 
-    /// Keeps a block of that class that is freed; then it is outside. Gives its bytes.
+    /// Keeps a block of that class that is freed. Gives its bytes.
     #[inline(always)]
-    pub fn keep_small(self, at: u64, class: usize) -> Option<u64> {
-        self.cache.put_small(at, class)
+    pub fn keep_small(&self, at: u64, class: usize) -> Option<u64> {
+        self.0.put_small(at, class)
+    }
+
+    /// The same for one of no slab, if no other one has to be put elsewhere for it.
+    #[inline(always)]
+    pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
+        match self.0.lists.has_latest() {
+            true => None,
+            false => self.0.put_larger(at, look, Lists::set_latest),
+        }
+    }
+
+    /// The same wherever others are.
+    #[inline(always)]
+    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
+        self.0.put_larger(at, look, Lists::push_larger)
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.gate.leave();
     }
 }
 

@@ -27,6 +27,15 @@ pub struct Entry {
     pub next: AtomicU16,
 }
 
+/// A block of no slab, on its way to the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Larger {
+    /// Its address.
+    pub at: u64,
+    /// Its length.
+    pub grains: u64,
+}
+
 impl Entry {
     /// Without a block.
     pub const fn empty() -> Entry {
@@ -35,6 +44,37 @@ impl Entry {
             grains: AtomicU64::new(0),
             seq: AtomicU64::new(0),
             next: AtomicU16::new(NONE),
+        }
+    }
+
+    /// It is that block from now on.
+    #[inline(always)]
+    pub fn set(&self, Larger { at, grains }: Larger, seq: u64) {
+        self.at.store(at, Relaxed);
+        self.seq.store(seq, Relaxed);
+        self.grains.store(grains, Relaxed);
+    }
+
+    /// The block, which is elsewhere from now on.
+    #[inline(always)]
+    pub fn pop(&self) -> Larger {
+        let larger = self.larger();
+        self.grains.store(0, Relaxed);
+        larger
+    }
+
+    /// Is it none?
+    #[inline(always)]
+    pub fn is_none(&self) -> bool {
+        self.grains.load(Relaxed) == 0
+    }
+
+    /// The block.
+    #[inline(always)]
+    pub fn larger(&self) -> Larger {
+        Larger {
+            at: self.at.load(Relaxed),
+            grains: self.grains.load(Relaxed),
         }
     }
 

@@ -197,12 +197,26 @@ impl Gate {
             yield_now();
         }
     }
+
+    /// The owner goes out.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.inside.store(false, Ordering::Release);
+    }
+}
+
+impl Pass<'_> {
+    /// Whoever has it from now on calls `leave` in its stead.
+    #[inline(always)]
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for Pass<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.inside.store(false, Ordering::Release);
+        self.0.leave();
     }
 }
 

@@ -2,12 +2,15 @@
 //! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, or by a quarter as
 //! far as the pool allows that (`Excess`); a long one by a 256th.
 //!
+//! Of what is no slab's the latest is on no list until the next one comes, or somebody looks for a block of another length: programs
+//! often ask at once for what they have just freed.
+//!
 //! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
-//! change at nearly every call.
+//! change at nearly every call. The latest block is not long.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;
-use super::entries::{Entries, Entry, NONE};
+use super::entries::{Entries, Entry, Larger, NONE};
 use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -20,10 +23,11 @@ const STEPS: usize = 64;
 const SMALL: usize = CLASSES.next_power_of_two();
 /// Lists in all: those of the classes, and of the lengths from 2^6 grains to `LONG`.
 pub const LISTS: usize = list_of(LONG / GRAIN) + 1;
-/// The number of the long block, behind those of the lists.
+/// The numbers of the long block and of the latest, behind those of the lists.
 const THE_LONG: usize = LISTS;
+const THE_LATEST: usize = LISTS + 1;
 /// Places for lists: a power of two, like `SMALL`.
-const PLACES: usize = (THE_LONG + 1).next_power_of_two();
+const PLACES: usize = (THE_LATEST + 1).next_power_of_two();
 const WORDS: usize = PLACES / 64;
 /// A request takes a block that is longer than itself by this shift of its length; and where that is allowed by that one.
 const CLOSE: u32 = 4;
@@ -48,32 +52,14 @@ pub struct Kept {
     pub seq: u64,
 }
 
-/// A block of no slab, on its way to the program.
-#[derive(Clone, Copy, Debug)]
-pub struct Larger {
-    /// Its address.
-    pub at: u64,
-    /// Its length.
-    pub grains: u64,
-}
-
-impl Entry {
-    #[inline(always)]
-    fn larger(&self) -> Larger {
-        Larger {
-            at: self.at.load(Relaxed),
-            grains: self.grains.load(Relaxed),
-        }
-    }
-}
-
 /// The lists.
 #[derive(Debug)]
 pub struct Lists {
     /// What the lists consist of.
     pub entries: Entries,
-    /// The long block; none if it is of 0 grains.
+    /// The long block, and the one that came last of those that are no longer and of no slab; none if it is of 0 grains.
     long: Entry,
+    latest: Entry,
     lists: [AtomicU16; PLACES],
     filled: [AtomicU64; WORDS],
     /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
@@ -116,6 +102,7 @@ impl Default for Lists {
         Lists {
             entries: Entries::default(),
             long: Entry::empty(),
+            latest: Entry::empty(),
             lists: [const { AtomicU16::new(NONE) }; PLACES],
             filled: [const { AtomicU64::new(0) }; WORDS],
             saved: AtomicU64::new(SAVED),
@@ -132,8 +119,8 @@ impl Lists {
             None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
             None => {
                 let list = list_of((bytes / GRAIN).max(64));
-                let filled = self.filled_from(list);
-                filled != 0 && list + filled.trailing_zeros() as usize != THE_LONG
+                self.latest.grains.load(Relaxed) >= bytes / GRAIN && !self.latest.is_none()
+                    || self.filled_from(list) != 0
             }
         }
     }
@@ -143,14 +130,23 @@ impl Lists {
         self.pick_quick(bytes).or_else(|| self.pick_searched(bytes))
     }
 
-    /// The same if it takes no search: it is the long one, or the first one of its list and as long as the request.
+    /// The same if it is the one that came last: the long one, or as long as the request.
+    #[inline(always)]
+    pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
+        let grains = (bytes - 1) / GRAIN + 1;
+        let entry = match bytes > LONG {
+            true => self.has_long_for(grains).then_some(&self.long),
+            false => (self.latest.grains.load(Relaxed) == grains).then_some(&self.latest),
+        };
+        entry.map(Entry::pop)
+    }
+
+    /// The same if it takes no search: it is that one, or the first one of its list and as long as the request.
     #[inline(always)]
     pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
-        if bytes > LONG {
-            return match self.has_long_for(bytes.div_ceil(GRAIN)) {
-                true => Some(self.pop_long()),
-                false => None,
-            };
+        let latest = self.pick_latest(bytes);
+        if latest.is_some() || bytes > LONG {
+            return latest;
         }
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
@@ -167,6 +163,7 @@ impl Lists {
         if bytes > LONG {
             return None;
         }
+        self.settle();
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let first = self.entries.get(self.first(list).load(Relaxed));
@@ -201,17 +198,45 @@ impl Lists {
 
     /// The same for a block of no slab.
     #[inline(always)]
-    pub fn push_larger(&self, Larger { at, grains }: Larger, seq: u64) {
-        if grains > LONG / GRAIN {
-            self.mark(THE_LONG, true);
-            self.long.at.store(at, Relaxed);
-            self.long.seq.store(seq, Relaxed);
-            self.long.grains.store(grains, Relaxed);
-        } else {
-            let list = list_of(grains);
-            self.link(list, at, seq).grains.store(grains, Relaxed);
-            self.mark(list, true);
+    pub fn push_larger(&self, larger: Larger, seq: u64) {
+        if larger.grains <= LONG / GRAIN {
+            self.settle();
         }
+        self.set_latest(larger, seq);
+    }
+
+    /// The same where none is the latest, or the block is long.
+    #[inline(always)]
+    pub fn set_latest(&self, larger: Larger, seq: u64) {
+        let entry = match larger.grains > LONG / GRAIN {
+            true => &self.long,
+            false => &self.latest,
+        };
+        debug_assert!(entry.is_none());
+        entry.set(larger, seq);
+    }
+
+    /// Is one on no list?
+    #[inline(always)]
+    pub fn has_latest(&self) -> bool {
+        !self.latest.is_none()
+    }
+
+    /// The latest block is on its list from now on, if there is room.
+    #[inline(always)]
+    fn settle(&self) {
+        if !self.latest.is_none() && self.has_room() {
+            self.put_latest_on_list();
+        }
+    }
+
+    #[inline(never)]
+    fn put_latest_on_list(&self) {
+        let seq = self.latest.seq.load(Relaxed);
+        let Larger { at, grains } = self.latest.pop();
+        let list = list_of(grains);
+        self.link(list, at, seq).grains.store(grains, Relaxed);
+        self.mark(list, true);
     }
 
     /// The same for a slab's block.
@@ -258,17 +283,27 @@ impl Lists {
 
     /// Takes the block of that kind that was put on its list last.
     pub fn pop_like(&self, piece: Piece) -> Option<Kept> {
-        self.pop(list_like(piece))
+        let list = match self.latest_is(piece) {
+            true => THE_LATEST,
+            false => list_like(piece),
+        };
+        self.pop(list)
+    }
+
+    fn latest_is(&self, piece: Piece) -> bool {
+        matches!(piece, Piece::Large { grains } if grains == self.latest.grains.load(Relaxed))
     }
 
     /// Takes this block of that kind, if it is not far down its list.
     pub fn pop_this(&self, at: u64, piece: Piece) -> Option<Kept> {
-        let list = list_like(piece);
-        if list == THE_LONG {
-            let kept = self.read(&self.long, THE_LONG);
-            let same = kept.at == at && kept.piece == piece;
-            return same.then(|| self.pop(list)).flatten();
+        let is_it = |kept: &Kept| kept.at == at && kept.piece == piece;
+        let single = self
+            .singles()
+            .find(|&(entry, list)| is_it(&self.read(entry, list)));
+        if let Some((_, list)) = single {
+            return self.pop(list);
         }
+        let list = list_like(piece);
         let mut before = NONE;
         for id in self.ids(list).take(LOOK_FOR_ONE) {
             if self.entries.get(id).at.load(Relaxed) == at {
@@ -299,10 +334,9 @@ impl Lists {
     /// Takes the first block of a list.
     #[inline]
     pub fn pop(&self, list: usize) -> Option<Kept> {
-        if list == THE_LONG {
-            let kept = self.read(&self.long, THE_LONG);
-            self.pop_long();
-            return Some(kept);
+        if let Some(entry) = self.single(list) {
+            let kept = self.read(entry, list);
+            return (entry.pop().grains != 0).then_some(kept);
         }
         let id = self.first(list).load(Relaxed);
         (id != NONE).then(|| {
@@ -312,12 +346,20 @@ impl Lists {
         })
     }
 
+    /// The blocks that are on no list.
+    fn singles(&self) -> impl Iterator<Item = (&Entry, usize)> {
+        let entries = [(&self.long, THE_LONG), (&self.latest, THE_LATEST)];
+        entries.into_iter().filter(|(entry, _)| !entry.is_none())
+    }
+
+    /// The entry that stands for such a list by itself.
     #[inline(always)]
-    fn pop_long(&self) -> Larger {
-        let long = self.long.larger();
-        self.long.grains.store(0, Relaxed);
-        self.mark(THE_LONG, false);
-        long
+    fn single(&self, list: usize) -> Option<&Entry> {
+        match list {
+            THE_LONG => Some(&self.long),
+            THE_LATEST => Some(&self.latest),
+            _ => None,
+        }
     }
 
     /// Gives the entry, which is spare now and still says what it was.
@@ -405,7 +447,7 @@ impl Lists {
     #[inline(always)]
     fn next_filled(&self, list: usize) -> usize {
         let next = list + 1 + self.filled_from(list + 1).trailing_zeros() as usize;
-        next.min(THE_LONG) // which is on no list
+        next.min(THE_LONG) // on which there is none
     }
 
     /// The bits of the lists from this one on, an octave of them. (Behind the last come the first.)
@@ -432,29 +474,28 @@ impl Lists {
     /// Bytes of the block that `pop_longest` will give.
     pub fn longest(&self) -> Option<u64> {
         let list = self.last_list()?;
-        let entry = match list {
-            THE_LONG => &self.long,
-            list => self.entries.get(self.first(list).load(Relaxed)),
-        };
+        let entry = self.single(list);
+        let entry = entry.unwrap_or_else(|| self.entries.get(self.first(list).load(Relaxed)));
         Some(self.read(entry, list).piece.bytes())
     }
 
     /// The last list that has blocks.
     #[inline]
     fn last_list(&self) -> Option<usize> {
-        match self.filled[THE_LONG / 64].load(Relaxed) >> (THE_LONG % 64) & 1 {
-            0 => self.last_short_list(),
-            _ => Some(THE_LONG),
+        match self.long.is_none() {
+            true => self.last_short_list(),
+            false => Some(THE_LONG),
         }
     }
 
     /// The same but for the long block.
     #[inline]
     fn last_short_list(&self) -> Option<usize> {
-        let bits = |word: usize| match word == THE_LONG / 64 {
-            true => self.filled[word].load(Relaxed) & !(1 << (THE_LONG % 64)),
-            false => self.filled[word].load(Relaxed),
-        };
+        self.settle();
+        if !self.latest.is_none() {
+            return Some(THE_LATEST); // there is no room on lists
+        }
+        let bits = |word: usize| self.filled[word].load(Relaxed);
         let Some(word) = (0..WORDS).rev().find(|&word| bits(word) != 0) else {
             let filled = |class: &usize| self.first(*class).load(Relaxed) != NONE;
             return (0..CLASSES).rev().find(filled);
@@ -470,7 +511,7 @@ impl Lists {
 
     /// Blocks.
     pub fn count(&self) -> u64 {
-        self.entries.count() as u64 + u64::from(self.long_bytes() != 0)
+        self.entries.count() as u64 + self.singles().count() as u64
     }
 
     /// Are there hardly any places left?
@@ -500,18 +541,18 @@ impl Lists {
 
     /// Blocks of a list.
     pub fn length(&self, list: usize) -> usize {
+        self.settle();
         self.ids(list).count()
     }
 
     /// All blocks.
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
-        let long = self.longest().filter(|&bytes| bytes > LONG);
-        let long = long.map(|_| self.read(&self.long, THE_LONG));
+        let single = self.singles().map(|(entry, list)| self.read(entry, list));
         let lists = (0..LISTS).flat_map(move |list| {
             self.ids(list)
                 .map(move |id| self.read(self.entries.get(id), list))
         });
-        lists.chain(long)
+        lists.chain(single)
     }
 
     /// The entries of a list.
@@ -523,56 +564,4 @@ impl Lists {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Does a request for so many grains get a block of so many?
-    fn gets(lists: &Lists, grains: u64, block: u64) -> bool {
-        lists.push_larger(
-            Larger {
-                at: 1 << 30,
-                grains: block,
-            },
-            0,
-        );
-        let taken = lists.pick_larger(grains * GRAIN).map(|larger| larger.grains);
-        assert!(taken.is_none_or(|taken| taken == block));
-        if taken.is_none() {
-            lists.pop_longest().expect("put there just now");
-        }
-        assert_eq!(lists.count(), 0);
-        taken.is_some()
-    }
-
-    #[test]
-    fn blocks_that_are_a_good_deal_longer_are_taken_as_far_as_is_allowed() {
-        let lists = Lists::default();
-        assert!(gets(&lists, 256, 256 + 16) && !gets(&lists, 256, 256 + 64));
-        lists.set_excess(Excess::Free);
-        assert!((0..1000).all(|_| gets(&lists, 256, 256 + 64)));
-        assert!(!gets(&lists, 256, 256 + 65));
-        lists.set_excess(Excess::None);
-        assert!(!gets(&lists, 256, 256 + 64));
-    }
-
-    #[test]
-    fn rarely_is_a_64th_of_what_is_asked_for() {
-        let lists = Lists::default();
-        lists.set_excess(Excess::Rare);
-        // what may be counted at the beginning, and what each of these requests adds
-        let at_once = (0..1000).take_while(|_| gets(&lists, 256, 256 + 64)).count() as u64;
-        assert_eq!(at_once, (SAVED + 256 * at_once.saturating_sub(1)) / (64 * PART));
-        let after = |requests: u64| {
-            (0..requests).for_each(|_| assert!(gets(&lists, 256, 256 + 1)));
-            gets(&lists, 256, 256 + 64)
-        };
-        while after(0) {}
-        assert!(!after(1));
-        assert!(after(64 * PART / 256));
-        let taken = (0..1600).filter(|_| after(0)).count();
-        assert_eq!(taken, 100);
-        // a pause is worth no more than so many grains
-        assert!(after(100_000));
-        assert!((0..1000).filter(|_| gets(&lists, 256, 256 + 64)).count() < 100);
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Look, Missed, Pool, ThreadCache};
+use crate::pool::{Cache, Inside, Look, Pool, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -43,22 +43,21 @@ pub unsafe extern "C" fn weir_pool_alloc(
         // SAFETY: the caller's promise about `ptr`, passed on.
         return unsafe { alloc_missed(pool, bytes, stream, ptr) };
     };
+    let Some(inside) = cache.enter_quick() else {
+        // SAFETY: as above.
+        return unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) };
+    };
     if bytes > SMALL_MAX {
-        return match cache.gate.is_open() {
-            // SAFETY: as above.
-            true => unsafe { alloc_larger(pool, bytes, stream, ptr, cache) },
-            // SAFETY: as above.
-            false => unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) },
-        };
+        // SAFETY: as above.
+        return unsafe { alloc_larger(pool, bytes, stream, ptr, inside) };
     }
     // SAFETY: the caller's promise.
-    match unsafe { served(ptr, || cache.take_small(bytes as u64)) } {
-        Ok(()) => weir_status::WEIR_OK,
-        // SAFETY: as above.
-        Err(Missed::Shut) => unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) },
-        // SAFETY: as above.
-        Err(Missed::Other) => unsafe { alloc_missed(pool, bytes, stream, ptr) },
+    if unsafe { served(ptr, || inside.take_small(bytes as u64)) } {
+        return weir_status::WEIR_OK;
     }
+    drop(inside);
+    // SAFETY: as above.
+    unsafe { alloc_missed(pool, bytes, stream, ptr) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -95,19 +94,18 @@ pub(super) unsafe fn alloc(
     let mine = threads::mine_if_calm();
     let any = |cache: &Cache| {
         let bytes = bytes as u64;
-        let found = match bytes > SMALL_MAX as u64 {
-            true => cache.take_larger(bytes),
-            false => cache.take_small(bytes),
+        let Some(inside) = cache.enter_quick() else {
+            return cache.replay_alloc_quick(bytes);
         };
-        found.or_else(|missed| match missed {
-            Missed::Shut => cache.replay_alloc_quick(bytes),
-            Missed::Other => cache.take_searched(bytes),
-        })
+        match bytes > SMALL_MAX as u64 {
+            true => inside.take_quick(bytes).or_else(|| inside.take_searched(bytes)),
+            false => inside.take_small(bytes),
+        }
     };
     if alignment == 0
         && let Some(cache) = quick(&mine, pool, on)
         // SAFETY: the caller's promise.
-        && unsafe { served(ptr, || any(cache)) }.is_ok()
+        && unsafe { served(ptr, || any(cache)) }
     {
         return weir_status::WEIR_OK;
     }
@@ -129,14 +127,14 @@ fn quick(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream) -> 
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(always)]
-unsafe fn served(ptr: *mut *mut c_void, find: impl FnOnce() -> Result<u64, Missed>) -> Result<(), Missed> {
+unsafe fn served(ptr: *mut *mut c_void, find: impl FnOnce() -> Option<u64>) -> bool {
     if ptr.is_null() {
-        return Err(Missed::Other);
+        return false;
     }
-    let at = find()?;
+    let Some(at) = find() else { return false };
     // SAFETY: not NULL, so the caller promised that it can be written.
     unsafe { ptr.write(pointer(Addr(at))) };
-    Ok(())
+    true
 }
 
 /// What `weir_pool_alloc` goes on with where calls may be answered as in the round before. It has the same arguments, and lets no
@@ -153,7 +151,7 @@ unsafe extern "C" fn alloc_by_heart(
     cache: &Cache,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || cache.replay_alloc_quick(bytes as u64)) }.is_ok() {
+    if unsafe { served(ptr, || cache.replay_alloc_quick(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
@@ -170,13 +168,33 @@ unsafe extern "C" fn alloc_larger(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: &Cache,
+    inside: Inside<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    match unsafe { served(ptr, || cache.take_larger(bytes as u64)) } {
-        Ok(()) => weir_status::WEIR_OK,
+    match unsafe { served(ptr, || inside.take_latest(bytes as u64)) } {
+        true => weir_status::WEIR_OK,
         // SAFETY: the caller's promise, passed on.
-        Err(_) => unsafe { alloc_searched(pool, bytes, on, ptr, cache) },
+        false => unsafe { alloc_listed(pool, bytes, on, ptr, inside) },
+    }
+}
+
+/// What that goes on with where it is not the block that was freed last; as above.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe extern "C" fn alloc_listed(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    inside: Inside<'_>,
+) -> weir_status {
+    // SAFETY: the caller's promise.
+    match unsafe { served(ptr, || inside.take_quick(bytes as u64)) } {
+        true => weir_status::WEIR_OK,
+        // SAFETY: the caller's promise, passed on.
+        false => unsafe { alloc_searched(pool, bytes, on, ptr, inside) },
     }
 }
 
@@ -190,12 +208,13 @@ unsafe extern "C" fn alloc_searched(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: &Cache,
+    inside: Inside<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || cache.take_searched(bytes as u64)) }.is_ok() {
+    if unsafe { served(ptr, || inside.take_searched(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
+    drop(inside);
     // SAFETY: the caller's promise, passed on.
     unsafe { alloc_missed(pool, bytes, on, ptr) }
 }
@@ -320,12 +339,14 @@ pub unsafe extern "C" fn weir_pool_free(
         return free_missed(pool, ptr, stream);
     };
     let Some(class) = inside.class(look) else {
-        drop(inside);
-        return free_larger(pool, ptr, stream, cache, look);
+        return free_larger(pool, ptr, stream, inside, look);
     };
     match inside.keep_small(at, class) {
         Some(_) => weir_status::WEIR_OK,
-        None => free_missed(pool, ptr, stream),
+        None => {
+            drop(inside);
+            free_missed(pool, ptr, stream)
+        }
     }
 }
 
@@ -338,8 +359,8 @@ extern "C" fn free_by_heart(
     cache: &Cache,
 ) -> weir_status {
     match cache.replay_free_quick(addr(ptr).0) {
-        Ok(_) => weir_status::WEIR_OK,
-        Err(_) => free_missed(pool, ptr, on),
+        Some(_) => weir_status::WEIR_OK,
+        None => free_missed(pool, ptr, on),
     }
 }
 
@@ -349,12 +370,30 @@ extern "C" fn free_larger(
     pool: *mut weir_pool,
     ptr: *mut c_void,
     on: weir_stream,
-    cache: &Cache,
+    inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
-    match cache.keep_larger(addr(ptr).0, look) {
+    match inside.keep_latest(addr(ptr).0, look) {
         Some(_) => weir_status::WEIR_OK,
-        None => free_missed(pool, ptr, on),
+        None => free_listed(pool, ptr, on, inside, look),
+    }
+}
+
+/// As `alloc_listed`.
+#[inline(never)]
+extern "C" fn free_listed(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+    inside: Inside<'_>,
+    look: Look<'_>,
+) -> weir_status {
+    match inside.keep_larger(addr(ptr).0, look) {
+        Some(_) => weir_status::WEIR_OK,
+        None => {
+            drop(inside);
+            free_missed(pool, ptr, on)
+        }
     }
 }
 

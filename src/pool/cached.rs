@@ -3,7 +3,7 @@
 use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
 use crate::alloc::cache::ThreadId;
-pub use crate::alloc::cache::{Cache, Missed};
+pub use crate::alloc::cache::{Cache, Inside};
 pub use crate::alloc::directory::Look;
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
