@@ -28,7 +28,6 @@ mod turn;
 
 use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
-use crate::alloc::lists::LONG;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::alloc::tape::Tape;
 use crate::backend::import::Importer;
@@ -45,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use books::{index, index_beside, index_for_alloc};
-pub use cached::{Cache, Inside, Look, SMALL_MAX, ThreadCache};
+pub use cached::{Cache, Inside, LONG, Look, SMALL_MAX, ThreadCache};
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;

@@ -33,12 +33,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rela
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub u64);
 
-/// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
-/// short one.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct Inside<'a>(&'a Cache);
-
 /// What a cache has done since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -61,10 +55,10 @@ pub struct Cache {
     /// The stream's.
     pub arena: u32,
     /// By what the directory tells its slabs.
-    slabs: u64,
+    pub(super) slabs: u64,
     /// Grains of the longest block to keep.
     most: AtomicU64,
-    directory: Directory,
+    pub(super) directory: Directory,
     /// The pool's.
     pub(super) tape: Arc<Tape>,
     /// Which of its streams the cache is for. Changed while the gate is shut.
@@ -197,21 +191,21 @@ impl Cache {
 
     /// A block that is on no list any more is the program's: where it is, and its bytes.
     #[inline(always)]
-    fn begin_small(&self, class: usize, at: u64) -> (u64, u64) {
+    pub(super) fn begin_small(&self, class: usize, at: u64) -> (u64, u64) {
         self.directory.begin_small(at, class);
         (at, Piece::Small { class }.bytes())
     }
 
     /// The same for one of no slab.
     #[inline(always)]
-    fn begin_larger(&self, Larger { at, grains }: Larger) -> (u64, u64) {
+    pub(super) fn begin_larger(&self, Larger { at, grains }: Larger) -> (u64, u64) {
         self.directory.hand_out_large(at, grains, self.arena);
         (at, grains * GRAIN)
     }
 
     /// One that has begun is handed out.
     #[inline(always)]
-    fn hand_out(&self, (at, bytes): (u64, u64)) -> u64 {
+    pub(super) fn hand_out(&self, (at, bytes): (u64, u64)) -> u64 {
         self.lose(bytes);
         add(&self.taken, 1);
         at
@@ -251,13 +245,6 @@ impl Cache {
             Some(class) => self.put_small(at, class),
             None => (self.arena == COMMON).then(|| self.put_larger(at, look, Lists::push_larger))?,
         }
-    }
-
-    /// The owner goes in to keep a block, where it needs no fence of its own and has nothing to ask. Nothing in it can fail.
-    #[inline(always)]
-    pub fn enter_quick(&self) -> Option<Inside<'_>> {
-        self.gate.enter_quick()?.keep();
-        Some(Inside(self))
     }
 
     /// Could the last batch be kept in part only? Then the next one cannot be had as a whole.
@@ -309,7 +296,7 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn put_small(&self, at: u64, class: usize) -> Option<u64> {
+    pub(super) fn put_small(&self, at: u64, class: usize) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
@@ -319,7 +306,12 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
+    pub(super) fn put_larger(
+        &self,
+        at: u64,
+        look: Look,
+        put: impl FnOnce(&Lists, Larger, u64),
+    ) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
@@ -461,86 +453,6 @@ impl Cache {
     /// All kept blocks. The caller has the gate shut.
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         self.lists.blocks()
-    }
-}
-
-// Nothing in any of these can fail.
-impl<'a> Inside<'a> {
-    /// Where the owner is.
-    #[inline(always)]
-    pub fn cache(&self) -> &'a Cache {
-        self.0
-    }
-
-    /// The owner takes a slab's block for a request.
-    #[inline(always)]
-    pub fn take_small(&self, bytes: u64) -> Option<u64> {
-        let class = plain_class(bytes)?;
-        let at = self.0.lists.pop_small(class)?;
-        Some(self.0.hand_out(self.0.begin_small(class, at)))
-    }
-
-    /// One of no slab, aligned as all are, for a request that none of a slab can serve, if that is the one that was freed last.
-    #[inline(always)]
-    pub fn take_latest(&self, bytes: u64) -> Option<u64> {
-        self.begin(self.0.lists.pick_latest(bytes))
-    }
-
-    /// The same if it takes no search.
-    #[inline(always)]
-    pub fn take_quick(&self, bytes: u64) -> Option<u64> {
-        self.begin(self.0.lists.pick_quick(bytes))
-    }
-
-    /// The same if it takes a search.
-    #[inline(always)]
-    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
-        self.begin(self.0.lists.pick_searched(bytes))
-    }
-
-    #[inline(always)]
-    fn begin(&self, larger: Option<Larger>) -> Option<u64> {
-        larger.map(|larger| self.0.hand_out(self.0.begin_larger(larger)))
-    }
-
-    /// What the directory says of an address, if it is one of the pool's.
-    #[inline(always)]
-    pub fn look(&self, at: u64) -> Option<Look<'a>> {
-        self.0.directory.look(at)
-    }
-
-    /// The class of the blocks there, if they are of a slab of the cache's stream.
-    #[inline(always)]
-    pub fn class(&self, look: Look) -> Option<usize> {
-        look.class(self.0.slabs)
-    }
-
-    /// Keeps a block of that class that is freed. Gives its bytes.
-    #[inline(always)]
-    pub fn keep_small(&self, at: u64, class: usize) -> Option<u64> {
-        self.0.put_small(at, class)
-    }
-
-    /// The same for one of no slab, if no other one has to be put elsewhere for it.
-    #[inline(always)]
-    pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
-        match self.0.lists.has_latest() {
-            true => None,
-            false => self.0.put_larger(at, look, Lists::set_latest),
-        }
-    }
-
-    /// The same wherever others are.
-    #[inline(always)]
-    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_larger(at, look, Lists::push_larger)
-    }
-}
-
-impl Drop for Inside<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.gate.leave();
     }
 }
 

@@ -171,6 +171,12 @@ impl Look<'_> {
         (self.word & WHOSE == slabs).then_some((self.word >> CLASS_SHIFT) as usize)
     }
 
+    /// Has it more grains than so many, if it is a block of no slab?
+    #[inline(always)]
+    pub fn is_longer(&self, grains: u64) -> bool {
+        self.word >> GRAINS_SHIFT > grains
+    }
+
     /// The grains of the block of no slab that begins at this address and is freed and kept, if it fits. None: its free concerns the
     /// heap, or is a mistake.
     #[inline(always)]

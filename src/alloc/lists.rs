@@ -130,24 +130,32 @@ impl Lists {
         self.pick_quick(bytes).or_else(|| self.pick_searched(bytes))
     }
 
-    /// The same if it is the one that came last: the long one, or as long as the request.
-    #[inline(always)]
-    pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
-        let grains = (bytes - 1) / GRAIN + 1;
-        let entry = match bytes > LONG {
-            true => self.has_long_for(grains).then_some(&self.long),
-            false => (self.latest.grains.load(Relaxed) == grains).then_some(&self.latest),
-        };
-        entry.map(Entry::pop)
-    }
-
-    /// The same if it takes no search: it is that one, or the first one of its list and as long as the request.
+    /// The same if it takes no search.
     #[inline(always)]
     pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
-        let latest = self.pick_latest(bytes);
-        if latest.is_some() || bytes > LONG {
-            return latest;
+        match bytes > LONG {
+            true => self.pick_long(bytes),
+            false => self.pick_latest(bytes).or_else(|| self.pick_listed(bytes)),
         }
+    }
+
+    /// The long one, for a long request.
+    #[inline(always)]
+    pub fn pick_long(&self, bytes: u64) -> Option<Larger> {
+        let found = self.has_long_for((bytes - 1) / GRAIN + 1);
+        found.then(|| self.long.pop())
+    }
+
+    /// The one that came last, for a request that is not long, if it is of that length.
+    #[inline(always)]
+    pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
+        let found = self.latest.grains.load(Relaxed) == bytes.div_ceil(GRAIN);
+        found.then(|| self.latest.pop())
+    }
+
+    /// The first one of the request's list, if it is of that length.
+    #[inline(always)]
+    pub fn pick_listed(&self, bytes: u64) -> Option<Larger> {
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
@@ -199,21 +207,29 @@ impl Lists {
     /// The same for a block of no slab.
     #[inline(always)]
     pub fn push_larger(&self, larger: Larger, seq: u64) {
-        if larger.grains <= LONG / GRAIN {
-            self.settle();
+        match larger.grains > LONG / GRAIN {
+            true => self.set_long(larger, seq),
+            false => {
+                if self.has_latest() {
+                    self.put_latest_on_list();
+                }
+                self.set_latest(larger, seq);
+            }
         }
-        self.set_latest(larger, seq);
     }
 
-    /// The same where none is the latest, or the block is long.
+    /// The same for a long one. There is no other.
+    #[inline(always)]
+    pub fn set_long(&self, larger: Larger, seq: u64) {
+        debug_assert!(larger.grains > LONG / GRAIN && self.long.is_none());
+        self.long.set(larger, seq);
+    }
+
+    /// The same for one that is not, where none is the latest.
     #[inline(always)]
     pub fn set_latest(&self, larger: Larger, seq: u64) {
-        let entry = match larger.grains > LONG / GRAIN {
-            true => &self.long,
-            false => &self.latest,
-        };
-        debug_assert!(entry.is_none());
-        entry.set(larger, seq);
+        debug_assert!(larger.grains <= LONG / GRAIN && self.latest.is_none());
+        self.latest.set(larger, seq);
     }
 
     /// Is one on no list?
@@ -225,12 +241,12 @@ impl Lists {
     /// The latest block is on its list from now on, if there is room.
     #[inline(always)]
     fn settle(&self) {
-        if !self.latest.is_none() && self.has_room() {
+        if self.has_latest() && self.has_room() {
             self.put_latest_on_list();
         }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn put_latest_on_list(&self) {
         let seq = self.latest.seq.load(Relaxed);
         let Larger { at, grains } = self.latest.pop();

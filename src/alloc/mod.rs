@@ -31,6 +31,7 @@ mod guests;
 mod guide;
 pub mod handover;
 pub mod heap;
+pub mod inside;
 pub mod join;
 pub mod leeway;
 pub mod lend;

@@ -11,12 +11,12 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Pool, ThreadCache};
+use crate::pool::{Cache, Inside, LONG, Look, Pool, SMALL_MAX as SMALL, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
 /// Longer blocks are of no slab.
-const SMALL_MAX: usize = crate::pool::SMALL_MAX as usize;
+const SMALL_MAX: usize = SMALL as usize;
 
 /// Tells valgrind that a block goes back, if the pool has it.
 fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
@@ -97,9 +97,13 @@ pub(super) unsafe fn alloc(
         let Some(inside) = cache.enter_quick() else {
             return cache.replay_alloc_quick(bytes);
         };
-        match bytes > SMALL_MAX as u64 {
-            true => inside.take_quick(bytes).or_else(|| inside.take_searched(bytes)),
-            false => inside.take_small(bytes),
+        match bytes {
+            _ if bytes <= SMALL => inside.take_small(bytes),
+            _ if bytes <= LONG => {
+                let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
+                latest.or_else(|| inside.take_searched(bytes))
+            }
+            _ => inside.take_long(bytes),
         }
     };
     if alignment == 0
@@ -170,6 +174,10 @@ unsafe extern "C" fn alloc_larger(
     ptr: *mut *mut c_void,
     inside: Inside<'_>,
 ) -> weir_status {
+    if bytes as u64 > LONG {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { alloc_long(pool, bytes, on, ptr, inside) };
+    }
     // SAFETY: the caller's promise.
     match unsafe { served(ptr, || inside.take_latest(bytes as u64)) } {
         true => weir_status::WEIR_OK,
@@ -191,7 +199,7 @@ unsafe extern "C" fn alloc_listed(
     inside: Inside<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    match unsafe { served(ptr, || inside.take_quick(bytes as u64)) } {
+    match unsafe { served(ptr, || inside.take_listed(bytes as u64)) } {
         true => weir_status::WEIR_OK,
         // SAFETY: the caller's promise, passed on.
         false => unsafe { alloc_searched(pool, bytes, on, ptr, inside) },
@@ -219,7 +227,28 @@ unsafe extern "C" fn alloc_searched(
     unsafe { alloc_missed(pool, bytes, on, ptr) }
 }
 
-/// What that goes on with where the cache has nothing at all, or may not be asked; as above.
+/// What `alloc_larger` goes on with where the request is long; as above.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe extern "C" fn alloc_long(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    inside: Inside<'_>,
+) -> weir_status {
+    // SAFETY: the caller's promise.
+    if unsafe { served(ptr, || inside.take_long(bytes as u64)) } {
+        return weir_status::WEIR_OK;
+    }
+    drop(inside);
+    // SAFETY: the caller's promise, passed on.
+    unsafe { alloc_missed(pool, bytes, on, ptr) }
+}
+
+/// What all these go on with where the cache has nothing at all, or may not be asked; as above.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
@@ -373,6 +402,9 @@ extern "C" fn free_larger(
     inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
+    if inside.is_long(look) {
+        return free_long(pool, ptr, on, inside, look);
+    }
     match inside.keep_latest(addr(ptr).0, look) {
         Some(_) => weir_status::WEIR_OK,
         None => free_listed(pool, ptr, on, inside, look),
@@ -389,6 +421,24 @@ extern "C" fn free_listed(
     look: Look<'_>,
 ) -> weir_status {
     match inside.keep_larger(addr(ptr).0, look) {
+        Some(_) => weir_status::WEIR_OK,
+        None => {
+            drop(inside);
+            free_missed(pool, ptr, on)
+        }
+    }
+}
+
+/// As `alloc_long`.
+#[inline(never)]
+extern "C" fn free_long(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+    inside: Inside<'_>,
+    look: Look<'_>,
+) -> weir_status {
+    match inside.keep_long(addr(ptr).0, look) {
         Some(_) => weir_status::WEIR_OK,
         None => {
             drop(inside);

@@ -2,12 +2,14 @@
 
 use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
+pub use crate::alloc::cache::Cache;
 use crate::alloc::cache::ThreadId;
-pub use crate::alloc::cache::{Cache, Inside};
 pub use crate::alloc::directory::Look;
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
+pub use crate::alloc::inside::Inside;
+pub use crate::alloc::lists::LONG;
 pub use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};
 use crate::base::error::Error;

@@ -4,7 +4,7 @@ use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Cache, Pool, SMALL_MAX, ThreadCache};
+use weir::pool::{Cache, LONG, Pool, SMALL_MAX, ThreadCache};
 
 pub const STREAM: StreamHandle = StreamHandle(1);
 
@@ -38,12 +38,13 @@ pub fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
 /// A block for a request, as the exported function takes it.
 pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
     let inside = cache.enter_quick()?;
-    match bytes > SMALL_MAX {
-        true => {
-            let latest = inside.take_latest(bytes).or_else(|| inside.take_quick(bytes));
+    match bytes {
+        _ if bytes <= SMALL_MAX => inside.take_small(bytes),
+        _ if bytes <= LONG => {
+            let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
             latest.or_else(|| inside.take_searched(bytes))
         }
-        false => inside.take_small(bytes),
+        _ => inside.take_long(bytes),
     }
 }
 
@@ -53,6 +54,7 @@ pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
     let look = inside.look(at.0)?;
     match inside.class(look) {
         Some(class) => inside.keep_small(at.0, class),
+        None if inside.is_long(look) => inside.keep_long(at.0, look),
         None => inside
             .keep_latest(at.0, look)
             .or_else(|| inside.keep_larger(at.0, look)),

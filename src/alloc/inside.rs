@@ -1,0 +1,123 @@
+//! Calls of an owner that is inside the gate of its cache: what the exported functions go through, one after the other, until one has or keeps
+//! the block. Nothing in any of them can fail.
+//!
+//! Lock: the gate of the cache, which the owner has entered.
+
+use super::cache::Cache;
+use super::directory::Look;
+use super::entries::Larger;
+use super::lists::{LONG, Lists};
+use super::size::{GRAIN, plain_class};
+
+/// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
+/// short one.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Inside<'a>(&'a Cache);
+
+impl Cache {
+    /// The owner goes in, where it needs no fence of its own and has nothing to ask. Nothing in it can fail.
+    #[inline(always)]
+    pub fn enter_quick(&self) -> Option<Inside<'_>> {
+        self.gate.enter_quick()?.keep();
+        Some(Inside(self))
+    }
+}
+
+impl<'a> Inside<'a> {
+    /// Where the owner is.
+    #[inline(always)]
+    pub fn cache(&self) -> &'a Cache {
+        self.0
+    }
+
+    /// The owner takes a slab's block for a request.
+    #[inline(always)]
+    pub fn take_small(&self, bytes: u64) -> Option<u64> {
+        let class = plain_class(bytes)?;
+        let at = self.0.lists.pop_small(class)?;
+        Some(self.0.hand_out(self.0.begin_small(class, at)))
+    }
+
+    /// One of no slab, aligned as all are, for a request that none of a slab can serve and that is not long, if that is the one that was freed
+    /// last.
+    #[inline(always)]
+    pub fn take_latest(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_latest(bytes))
+    }
+
+    /// The same if it takes no search.
+    #[inline(always)]
+    pub fn take_listed(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_listed(bytes))
+    }
+
+    /// The same if it takes a search.
+    #[inline(always)]
+    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_searched(bytes))
+    }
+
+    /// The same for a long request.
+    #[inline(always)]
+    pub fn take_long(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_long(bytes))
+    }
+
+    #[inline(always)]
+    fn begin(&self, larger: Option<Larger>) -> Option<u64> {
+        larger.map(|larger| self.0.hand_out(self.0.begin_larger(larger)))
+    }
+
+    /// What the directory says of an address, if it is one of the pool's.
+    #[inline(always)]
+    pub fn look(&self, at: u64) -> Option<Look<'a>> {
+        self.0.directory.look(at)
+    }
+
+    /// The class of the blocks there, if they are of a slab of the cache's stream.
+    #[inline(always)]
+    pub fn class(&self, look: Look) -> Option<usize> {
+        look.class(self.0.slabs)
+    }
+
+    /// Is it long, if it is a block of no slab?
+    #[inline(always)]
+    pub fn is_long(&self, look: Look) -> bool {
+        look.is_longer(LONG / GRAIN)
+    }
+
+    /// Keeps a block of that class that is freed. Gives its bytes.
+    #[inline(always)]
+    pub fn keep_small(&self, at: u64, class: usize) -> Option<u64> {
+        self.0.put_small(at, class)
+    }
+
+    /// The same for one of no slab that is not long, if no other one has to be put elsewhere for it.
+    #[inline(always)]
+    pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
+        match self.0.lists.has_latest() {
+            true => None,
+            false => self.0.put_larger(at, look, Lists::set_latest),
+        }
+    }
+
+    /// The same for a long one.
+    #[inline(always)]
+    pub fn keep_long(&self, at: u64, look: Look) -> Option<u64> {
+        self.0.put_larger(at, look, Lists::set_long)
+    }
+
+    /// The same for any of no slab, wherever others are.
+    #[inline(always)]
+    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
+        self.0.put_larger(at, look, Lists::push_larger)
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.gate.leave();
+    }
+}
