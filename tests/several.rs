@@ -6,10 +6,13 @@ mod common;
 #[allow(dead_code)] // the benchmark uses more of it
 mod trace;
 
+use common::hook::Hooked;
 use common::random::Random;
 use common::sim::{FIRST_STREAM, Sim};
 use common::{K, M, config};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 use trace::late::Late;
 use weir::backend::Backend;
 use weir::backend::call::Call;
@@ -41,6 +44,39 @@ fn free(pool: &Pool, cache: &ThreadCache, at: Addr, stream: usize) {
 
 fn open(pool: &Pool, stream: usize) -> ThreadCache {
     pool.open_cache(StreamHandle(stream)).expect("a cache")
+}
+
+/// The thread that looks does not run for a while, just after it was told that the stream is at work: when it goes on it looks again. So the
+/// program is still known by heart.
+#[test]
+fn a_stream_without_work_is_not_taken_for_one_with_work() {
+    for declared in [true, false] {
+        let hooked = Hooked::new(Late::new(Counting::new(true), 18_000));
+        let mut config = config();
+        config.declared_streams = declared;
+        let pool = Pool::new(config, hooked.clone()).expect("a pool");
+        let caches = [1, 2].map(|stream| (open(&pool, stream), stream));
+        let round = || {
+            for (cache, stream) in &caches {
+                let blocks: Vec<Addr> = (1..40)
+                    .map(|length| alloc(&pool, cache, length * M, *stream))
+                    .collect();
+                blocks.into_iter().for_each(|at| free(&pool, cache, at, *stream));
+                thread::sleep(Duration::from_micros(50)); // there is no work when the next one comes
+            }
+        };
+        (0..40).for_each(|_| round());
+        assert!(pool.is_replaying(), "declared: {declared}");
+        // of streams that are not declared the event was recorded before, and is complete at the first look
+        if declared {
+            hooked.after(Call::Query, || thread::sleep(Duration::from_millis(5)));
+            let (cache, stream) = &caches[0];
+            let at = alloc(&pool, cache, M, *stream);
+            assert!(hooked.is_done() && pool.is_replaying());
+            free(&pool, cache, at, *stream);
+        }
+        caches.iter().for_each(|(cache, _)| pool.close_cache(cache));
+    }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use super::turn::Turn;
 use super::{Named, Pool, index};
 use crate::alloc::company::Replayed;
 use crate::alloc::order::{Clock, Uncovered};
-use crate::backend::{Backend, Event};
+use crate::backend::{Backend, BackendError, Event};
 use crate::base::units::{EventHandle, StreamHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
@@ -250,11 +250,8 @@ impl Pool {
             let Some(&(event, newest)) = events.last() else {
                 continue;
             };
-            let mut answer = self.backend.query(event);
-            while answer == Ok(false) && patient && self.backend.now() - start < notice {
-                std::hint::spin_loop();
-                answer = self.backend.query(event);
-            }
+            let notice = if patient { notice } else { Duration::ZERO };
+            let answer = self.query_until(event, start + notice);
             if asks.is_some() {
                 looks.push((stream, answer != Ok(true)));
             }
@@ -282,6 +279,18 @@ impl Pool {
         (done, whole)
     }
 
+    /// Is the event complete now, or so soon? It is looked at once more when the time is over: the thread may not have run meanwhile, and
+    /// a stream without work not be taken for one with work because of that.
+    fn query_until(&self, event: Event, time: Instant) -> Result<bool, BackendError> {
+        loop {
+            let over = self.backend.now() >= time;
+            match self.backend.query(event) {
+                Ok(false) if !over => std::hint::spin_loop(),
+                answer => return answer,
+            }
+        }
+    }
+
     /// How far these streams have come, if what was recorded on them last, or for a replay, is complete within the moment that it takes to
     /// notice that there was no work. The caller holds `grow`, which keeps the events.
     pub(super) fn wait_a_moment_for(&self, streams: &[u32]) -> Clock {
@@ -292,12 +301,7 @@ impl Pool {
         let events: Vec<_> = streams.iter().filter_map(event).collect();
         drop(heap);
         let start = self.backend.now();
-        let is_complete = |event: Event| loop {
-            match self.backend.query(event) {
-                Ok(false) if self.backend.now() - start < NOTICE => std::hint::spin_loop(),
-                answer => return answer == Ok(true),
-            }
-        };
+        let is_complete = |event: Event| self.query_until(event, start + NOTICE) == Ok(true);
         events
             .into_iter()
             .filter(|&(_, (event, _))| is_complete(event))
