@@ -6,6 +6,7 @@ mod common;
 #[allow(dead_code)] // the benchmark uses more of it
 mod trace;
 
+use common::device::Device;
 use common::hook::Hooked;
 use common::random::Random;
 use common::sim::{FIRST_STREAM, Sim};
@@ -77,6 +78,43 @@ fn a_stream_without_work_is_not_taken_for_one_with_work() {
         }
         caches.iter().for_each(|(cache, _)| pool.close_cache(cache));
     }
+}
+
+/// One that is late once has the time; not one that has work again and again.
+#[test]
+fn a_stream_is_waited_for_now_and_then() {
+    let device = Device::new(1);
+    let mut config = config();
+    config.declared_streams = true;
+    let pool = Pool::new(config, device.clone()).expect("a pool");
+    let caches = [1, 2].map(|stream| (open(&pool, stream), stream));
+    let phase = |number: usize| {
+        let (cache, stream) = &caches[number];
+        let blocks: Vec<Addr> = (1..40)
+            .map(|length| alloc(&pool, cache, length * M, *stream))
+            .collect();
+        blocks.into_iter().for_each(|at| free(&pool, cache, at, *stream));
+    };
+    let idle = || {
+        device.wait_for_all();
+        device.host(1_000_000);
+    };
+    for _ in 0..40 {
+        [0, 1].into_iter().for_each(|number| {
+            phase(number);
+            idle();
+        });
+    }
+    assert!(pool.is_replaying());
+    device.queue(StreamHandle(2), 100_000);
+    phase(0);
+    assert!(pool.is_replaying(), "it has the time");
+    device.queue(StreamHandle(1), 100_000);
+    let (cache, stream) = &caches[1];
+    let at = alloc(&pool, cache, M, *stream);
+    assert!(!pool.is_replaying(), "not again so soon");
+    free(&pool, cache, at, *stream);
+    caches.iter().for_each(|(cache, _)| pool.close_cache(cache));
 }
 
 #[test]

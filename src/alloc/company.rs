@@ -41,6 +41,11 @@ struct Seen {
     heard: Option<(u64, u64)>,
 }
 
+/// Once in so many looks...
+const SELDOM: u64 = 64;
+/// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
+const LONGER: u32 = 10;
+
 /// May a round be replayed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begins {
@@ -73,6 +78,8 @@ pub struct Company {
     due: Vec<Option<(u64, u64)>>,
     /// A round is ready to be replayed but for events of its streams.
     wants_events: bool,
+    /// Looks since the last one that took longer.
+    looks: u64,
     /// Calls of that round.
     round: u64,
     /// By what this replay is told from others.
@@ -116,7 +123,7 @@ impl Company {
         self.events = events.collect();
         self.events.sort_unstable();
         (self.takeovers, self.heard) = (takeovers, heard);
-        self.wants_events = false;
+        (self.wants_events, self.looks) = (false, SELDOM);
         self.due.fill(None);
     }
 
@@ -149,6 +156,16 @@ impl Company {
                 seen.waited_for = seen.heard;
             }
         }
+    }
+
+    /// So many times as long as usual may the next look take.
+    fn patience(&self) -> u32 {
+        if self.looks < SELDOM { 1 } else { LONGER }
+    }
+
+    /// A look has taken no longer than usual, or has.
+    fn looked(&mut self, longer: bool) {
+        self.looks = if longer { 0 } else { self.looks + 1 };
     }
 
     /// What the pool heard last of a stream does not cover all that it has done until then.
@@ -334,6 +351,16 @@ impl Heap {
         let number = replay.and_then(|part| Some(self.replay.company.seen[part].waited_for?.1));
         let covers = |event: &&(Event, u64)| number.is_some_and(|number| event.1 >= number);
         events.iter().find(covers).or(events.back()).copied()
+    }
+
+    /// What is taken over is looked at: so many times as long as usual may that take.
+    pub fn patience_for_takeover(&self) -> u32 {
+        self.replay.company.patience()
+    }
+
+    /// It was, and took longer than usual, or not.
+    pub fn looked_for_takeover(&mut self, longer: bool) {
+        self.replay.company.looked(longer);
     }
 
     /// How far a replay that several streams make has come.

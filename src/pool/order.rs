@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Events to forget that are kept before somebody takes the time.
 pub(super) const STALE: usize = 64;
 /// How long events on idle streams may take to be complete. Growth, which is what comes next, costs more.
-const NOTICE: Duration = Duration::from_micros(20);
+pub(super) const NOTICE: Duration = Duration::from_micros(20);
 
 /// A moment on the streams a pool knows, taken before a driver's call and confirmed after it.
 #[derive(Clone, Debug, Default)]
@@ -293,7 +293,7 @@ impl Pool {
 
     /// How far these streams have come, if what was recorded on them last, or for a replay, is complete within the moment that it takes to
     /// notice that there was no work. The caller holds `grow`, which keeps the events.
-    pub(super) fn wait_a_moment_for(&self, streams: &[u32]) -> Clock {
+    pub(super) fn wait_a_moment_for(&self, streams: &[u32], notice: Duration) -> Clock {
         let Ok(heap) = self.books_to_read() else {
             return Clock::new();
         };
@@ -301,7 +301,7 @@ impl Pool {
         let events: Vec<_> = streams.iter().filter_map(event).collect();
         drop(heap);
         let start = self.backend.now();
-        let is_complete = |event: Event| self.query_until(event, start + NOTICE) == Ok(true);
+        let is_complete = |event: Event| self.query_until(event, start + notice) == Ok(true);
         events
             .into_iter()
             .filter(|&(_, (event, _))| is_complete(event))

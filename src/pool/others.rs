@@ -2,6 +2,7 @@
 //! one (`alloc::sharing` says which is when).
 
 use super::miss::Request;
+use super::order::NOTICE;
 use super::{Growth, Named, Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
@@ -89,7 +90,7 @@ impl Pool {
             return Ok(false);
         }
         self.cover(|other| streams.contains(&other));
-        let done = self.wait_a_moment_for(streams);
+        let done = self.wait_a_moment_for(streams, NOTICE);
         let mut heap = self.books()?;
         heap.complete(&done, &mut self.stale.lock());
         let any = heap.absorb_complete_from(streams);

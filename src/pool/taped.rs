@@ -2,10 +2,12 @@
 //!
 //! Lock: the caller holds `heap`.
 
+use super::order::NOTICE;
 use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
+use crate::backend::Backend;
 use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
 use crate::config::MemoryKind;
@@ -76,12 +78,16 @@ impl Pool {
         // another thread may have had its turn
         let awaited = heap.awaited(own, bytes);
         let uncovered = heap.cover_for_takeover(&awaited);
+        let notice = NOTICE * heap.patience_for_takeover();
         drop(heap);
         for stream in uncovered {
             self.record_on(stream);
         }
-        let done = self.wait_a_moment_for(&awaited);
+        let start = self.backend.now();
+        let done = self.wait_a_moment_for(&awaited, notice);
+        let longer = self.backend.now() - start > NOTICE;
         heap = self.books_as_they_are();
+        heap.looked_for_takeover(longer);
         heap.complete(&done, &mut self.stale.lock());
         if !heap.awaited(own, bytes).is_empty() {
             heap.replay.recording.looked_in_vain();
