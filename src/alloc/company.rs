@@ -158,16 +158,6 @@ impl Company {
         }
     }
 
-    /// So many times as long as usual may the next look take.
-    fn patience(&self) -> u32 {
-        if self.looks < SELDOM { 1 } else { LONGER }
-    }
-
-    /// A look has taken no longer than usual, or has.
-    fn looked(&mut self, longer: bool) {
-        self.looks = if longer { 0 } else { self.looks + 1 };
-    }
-
     /// What the pool heard last of a stream does not cover all that it has done until then.
     pub(super) fn forget_heard(&mut self, stream: u32) {
         if let Some(part) = self.part_of(stream) {
@@ -355,12 +345,16 @@ impl Heap {
 
     /// What is taken over is looked at: so many times as long as usual may that take.
     pub fn patience_for_takeover(&self) -> u32 {
-        self.replay.company.patience()
+        match self.replay.company.looks < SELDOM {
+            true => 1,
+            false => LONGER,
+        }
     }
 
     /// It was, and took longer than usual, or not.
     pub fn looked_for_takeover(&mut self, longer: bool) {
-        self.replay.company.looked(longer);
+        let looks = &mut self.replay.company.looks;
+        *looks = if longer { 0 } else { *looks + 1 };
     }
 
     /// How far a replay that several streams make has come.

@@ -136,12 +136,6 @@ impl Gate {
         self.shut.load(Ordering::Acquire) & !(NOT_THE_TAPES | ASKS) == TAPED | FENCED
     }
 
-    /// Is it likely that `enter_quick` lets the owner in? A look that costs nothing.
-    #[inline(always)]
-    pub fn is_open(&self) -> bool {
-        self.shut.load(Ordering::Relaxed) == 0
-    }
-
     /// Is `enter_quick` of use? Else it lets nobody in.
     pub fn is_quick(&self) -> bool {
         self.shut.load(Ordering::Relaxed) & (FENCED | ASKS) == 0

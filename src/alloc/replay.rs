@@ -14,8 +14,8 @@
 //! of the books, and ends the replay before anything: then the books *make up* for it, in no more time than it takes to free and to place the blocks by
 //! which that moment differs from the beginning of a round; all that is free and that the round may touch counts as used by the stream until then.
 //!
-//! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), or of all streams, if events can be recorded
-//! on each at any time (`company`), and where one thread has caches, or threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
+//! Only the calls of one stream, nearly all there are (`guests` are what others may make meanwhile), or of all streams (`company`), and where
+//! one thread has caches, or threads take turns: where calls of several come in another order each time there is nothing to be learned by heart. A replay that was
 //! worth it, or that had to end for a guest, is recorded on: what it knew shows where blocks belong (`guide`). Where the pool can record an
 //! event only in calls that name the stream it hears of some frees, those after which hardly anything is in use, and records one there.
 //!
