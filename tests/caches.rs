@@ -293,6 +293,37 @@ fn random_replacement_comes_to_need_the_pool_no_more() {
     pool.validate();
 }
 
+/// The same with blocks of up to 1 MiB, of which the thread comes to keep as much as is in use, once it is known that nothing comes again.
+#[test]
+fn random_replacement_of_longer_blocks_does_where_little_is_needed() {
+    let pool = pool(config());
+    let cache = cache(&pool);
+    let mut random = Random(11);
+    let mut length = || (256 << random.below(12)) + random.below(256);
+    let mut live: Vec<Addr> = (0..256)
+        .map(|_| alloc(&pool, &cache, length()).expect("a block"))
+        .collect();
+    let mut place = Random(13);
+    let mut beside = 0;
+    const CALLS: u32 = 1_200_000;
+    for call in 0..CALLS {
+        let at = &mut live[place.below(256) as usize];
+        if cache.free(*at).is_none() {
+            assert!(pool.free_beside(Some(&cache), *at, STREAM).is_ok());
+        }
+        let bytes = length();
+        *at = cache.alloc(bytes, 0).unwrap_or_else(|| {
+            beside += u32::from(call > CALLS / 10 * 9);
+            pool.alloc_beside(Some(&cache), bytes, 0, STREAM)
+                .expect("a block")
+        });
+    }
+    assert!(beside < CALLS / 1000, "{beside} of {} requests", CALLS / 10);
+    let stats = pool.stats().expect("stats");
+    assert!(stats.reserved <= 128 * M, "{} B", stats.reserved);
+    pool.validate();
+}
+
 /// Threads free each other's blocks, while another one looks into the caches: no block is in two hands.
 #[test]
 fn threads_free_each_others_blocks_while_caches_are_looked_into() {

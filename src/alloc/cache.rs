@@ -21,7 +21,7 @@ use super::depot::Depot;
 use super::directory::{Directory, Look, Piece, slabs_of};
 use super::entries::Larger;
 use super::gate::{Gate, Shut};
-use super::lists::{Excess, Kept, LONG, Lists};
+use super::lists::{Excess, Kept, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::tape::{NO_PART, Tape};
@@ -232,7 +232,7 @@ impl Cache {
         let look = self.directory.look(at)?;
         match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => self.put_larger(at, look, Lists::push_larger),
+            None => self.put_any(at, look),
         }
     }
 
@@ -243,7 +243,7 @@ impl Cache {
         let look = self.directory.look(at)?;
         match look.class(self.slabs) {
             Some(class) => self.put_small(at, class),
-            None => (self.arena == COMMON).then(|| self.put_larger(at, look, Lists::push_larger))?,
+            None => (self.arena == COMMON).then(|| self.put_any(at, look))?,
         }
     }
 
@@ -305,17 +305,33 @@ impl Cache {
         Some(self.gain(Piece::Small { class }))
     }
 
+    /// The same for one of no slab.
+    #[inline(always)]
+    pub(super) fn put_any(&self, at: u64, look: Look) -> Option<u64> {
+        let long_from = self.lists.long_from(); // once: it may change meanwhile
+        let put = |lists: &Lists, larger, seq| lists.push_larger(larger, seq, long_from);
+        self.put_larger(
+            at,
+            look,
+            |grains| grains <= long_from || self.lists.long_bytes() == 0,
+            put,
+        )
+    }
+
+    /// The same for one of so many grains that `may` be put.
     #[inline(always)]
     pub(super) fn put_larger(
         &self,
         at: u64,
         look: Look,
+        may: impl FnOnce(u64) -> bool,
         put: impl FnOnce(&Lists, Larger, u64),
     ) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        let grains = look.keep_large(at, self.arena, |grains| self.fits(grains))?;
+        let most = self.most.load(Relaxed);
+        let grains = look.keep_large(at, self.arena, |grains| grains <= most && may(grains))?;
         put(&self.lists, Larger { at, grains }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }
@@ -323,7 +339,7 @@ impl Cache {
     /// Could it keep a block of so many grains now? Of long ones there is one.
     #[inline(always)]
     fn fits(&self, grains: u64) -> bool {
-        grains <= self.most.load(Relaxed) && (grains <= LONG / GRAIN || self.lists.long_bytes() == 0)
+        grains <= self.most.load(Relaxed) && (!self.lists.is_long(grains) || self.lists.long_bytes() == 0)
     }
 
     /// The number for a block that was freed just now. It is read behind the gate and after the call began: any event
@@ -352,7 +368,7 @@ impl Cache {
     /// holds the heap's lock since it kept the block.
     pub fn put_back(&self, at: u64) {
         let piece = self.directory.revive(at).expect("kept just now");
-        let kept = self.lists.pop_like(piece).expect("put there just now");
+        let kept = self.lists.pop_this(at, piece).expect("put there just now");
         debug_assert_eq!(kept.at, at);
         // the heap may have looked meanwhile: its `low` is of too much
         self.lose(piece.bytes());
@@ -412,7 +428,24 @@ impl Cache {
         self.most.store(longest / GRAIN, Relaxed);
     }
 
+    /// Blocks of more bytes are long.
+    pub fn set_long_from(&self, bytes: u64) {
+        self.lists.set_long_from(bytes);
+    }
+
     /// As set last.
+    #[cfg(test)]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// The same.
+    #[cfg(test)]
+    pub fn long_from(&self) -> u64 {
+        self.lists.long_from() * GRAIN
+    }
+
+    /// The same.
     #[cfg(test)]
     pub fn excess(&self) -> Excess {
         self.lists.excess()

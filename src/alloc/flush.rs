@@ -432,6 +432,9 @@ impl Heap {
         const BLOCKS: usize = 128;
         // or it has a handful, and nobody takes it
         let handful = cache.hands_over_at() > 0 && !cache.has_room();
+        if cache.is_full() {
+            self.note_full();
+        }
         for _ in 0..BLOCKS {
             if !handful && !cache.is_full() {
                 return;

@@ -6,7 +6,7 @@
 use super::cache::Cache;
 use super::directory::Look;
 use super::entries::Larger;
-use super::lists::{LONG, Lists};
+use super::lists::Lists;
 use super::size::{GRAIN, plain_class};
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
@@ -69,6 +69,12 @@ impl<'a> Inside<'a> {
         larger.map(|larger| self.0.hand_out(self.0.begin_larger(larger)))
     }
 
+    /// Is a request for so many bytes, that none of a slab can serve, for a long block?
+    #[inline(always)]
+    pub fn is_for_long(&self, bytes: u64) -> bool {
+        bytes > self.0.lists.long_from() * GRAIN
+    }
+
     /// What the directory says of an address, if it is one of the pool's.
     #[inline(always)]
     pub fn look(&self, at: u64) -> Option<Look<'a>> {
@@ -84,7 +90,7 @@ impl<'a> Inside<'a> {
     /// Is it long, if it is a block of no slab?
     #[inline(always)]
     pub fn is_long(&self, look: Look) -> bool {
-        look.is_longer(LONG / GRAIN)
+        look.is_longer(self.0.lists.long_from())
     }
 
     /// Keeps a block of that class that is freed. Gives its bytes.
@@ -98,20 +104,21 @@ impl<'a> Inside<'a> {
     pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
         match self.0.lists.has_latest() {
             true => None,
-            false => self.0.put_larger(at, look, Lists::set_latest),
+            false => self.0.put_larger(at, look, |_| true, Lists::set_latest),
         }
     }
 
     /// The same for a long one.
     #[inline(always)]
     pub fn keep_long(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_larger(at, look, Lists::set_long)
+        let may = |_| self.0.lists.long_bytes() == 0;
+        self.0.put_larger(at, look, may, Lists::set_long)
     }
 
     /// The same for any of no slab, wherever others are.
     #[inline(always)]
     pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_larger(at, look, Lists::push_larger)
+        self.0.put_any(at, look)
     }
 }
 

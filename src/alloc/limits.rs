@@ -4,12 +4,19 @@
 
 use super::gate::Shut;
 use super::heap::Heap;
-use super::lists::{Excess, LONG};
+use super::lists::{Excess, LONG, LONG_AT_MOST};
 use super::order::COMMON;
+use super::tape::STEPS;
 use std::mem;
 
 /// What each may keep in any case.
 const LEAST: u64 = 16 << 20;
+/// Where less than half of what is little is needed they may keep longer blocks, too, once one could not keep a block so often while requests
+/// found none that fit...
+const LACKS: u32 = 64;
+/// ...and each time that it was so often all of them together as much more as one in any case: as much as is needed, and no more than this.
+const MANY_LACKS: u32 = 256;
+const MOST_OF_LITTLE: u64 = 64 << 20;
 /// It is this part of that while the device is short of memory.
 const SHORT: u64 = 16;
 /// Beyond that all of them together keep no more than this part of the pool.
@@ -37,6 +44,9 @@ pub struct Limits {
     /// How often somebody waited since that was looked into, and the calls of the heap until then.
     waits: u64,
     since: u64,
+    /// How often one could not keep a block while requests found none, and the allocations of the heap until then.
+    lacks: u32,
+    until: u64,
 }
 
 impl Heap {
@@ -48,11 +58,19 @@ impl Heap {
 
     /// Each may keep its share of what the pool holds. It loses it as soon as the pool is short of memory.
     pub(super) fn limit_caches(&self) {
-        let share = self.stats.reserved / PART / self.caches().len().max(1) as u64;
+        let lacks = if self.may_keep_more() {
+            self.caches.limits.lacks
+        } else {
+            0
+        };
+        let more = u64::from(lacks / MANY_LACKS) * LEAST;
+        let all = (self.stats.reserved / PART).max((LEAST + more).min(self.needed).min(MOST_OF_LITTLE));
         let most = match self.is_short() {
             true => LEAST / SHORT,
-            false => share.max(LEAST),
+            false => (all / self.caches().len().max(1) as u64).max(LEAST),
         };
+        // longer ones are in the way where pages move
+        let long_from = if lacks >= LACKS { LONG_AT_MOST } else { LONG };
         // it costs memory where all blocks are short, but less than to keep more of them, and nearly every request then finds one
         let excess = match self.needed < self.little() {
             true => Excess::Free,
@@ -70,8 +88,9 @@ impl Heap {
             depot.set_limit(if open { most } else { 0 });
         }
         for cache in self.caches() {
-            let longest = self.longest_to_keep(cache.arena).min(room.max(LONG));
+            let longest = self.longest_to_keep(cache.arena).min(room.max(long_from));
             cache.set_limits(most, longest);
+            cache.set_long_from(long_from);
             cache.set_excess(excess);
         }
     }
@@ -93,6 +112,33 @@ impl Heap {
         if contended && !mem::replace(&mut limits.contended, true) {
             self.limit_caches();
         }
+    }
+
+    /// A cache cannot keep a block, because it is full or that is long. If requests have found none that fit since the last time, it is better
+    /// off with more of them.
+    #[cold]
+    pub fn note_full(&mut self) {
+        let may_keep_more = self.may_keep_more() && self.is_without_rounds();
+        let limits = &mut self.caches.limits;
+        let lacking = mem::replace(&mut limits.until, self.stats.allocations) != self.stats.allocations;
+        if lacking && may_keep_more {
+            limits.lacks = limits.lacks.saturating_add(1);
+            if limits.lacks == LACKS || limits.lacks.is_multiple_of(MANY_LACKS) {
+                self.limit_caches();
+            }
+        }
+    }
+
+    /// Is it likely that nothing comes again? Nothing is recorded, and what was did not, or it would have been by now.
+    fn is_without_rounds(&self) -> bool {
+        let long_since = self.calls().all() > STEPS as u64;
+        let vain = self.replay.failures > 0 || self.replay.wasted > 0;
+        self.replay.is_watching() && (vain || long_since)
+    }
+
+    /// Is so little needed that threads may keep as much?
+    fn may_keep_more(&self) -> bool {
+        self.needed <= self.little() / 2
     }
 
     /// Other threads have caches now: whether they wait for each other is yet to be seen.
@@ -267,5 +313,56 @@ mod tests {
         heap.needed = LITTLE;
         heap.tune_caches();
         assert_eq!(after(&mut heap, 0, 0), Excess::None);
+    }
+
+    /// What a cache may keep, and from which length on of blocks only one, after it was full so often, with so many requests that found
+    /// nothing since the time before.
+    fn after_full(heap: &mut Heap, times: u32, missed: u64) -> (u64, u64) {
+        for _ in 0..times {
+            heap.stats.allocations += missed;
+            heap.note_full();
+        }
+        let cache = &heap.caches()[0];
+        (cache.limit(), cache.long_from())
+    }
+
+    #[test]
+    fn who_needs_little_keeps_more_and_longer_ones_if_it_lacks_them() {
+        let mut heap = heap(1);
+        heap.needed = LITTLE / 2 - 1;
+        heap.replay.wasted = 1;
+        heap.tune_caches();
+        assert_eq!(
+            after_full(&mut heap, 2 * MANY_LACKS, 0),
+            (LEAST, LONG),
+            "it frees only"
+        );
+        assert_eq!(after_full(&mut heap, LACKS - 1, 1), (LEAST, LONG));
+        assert_eq!(after_full(&mut heap, 1, 1), (LEAST, LONG_AT_MOST));
+        assert_eq!(
+            after_full(&mut heap, MANY_LACKS - LACKS, 1),
+            (2 * LEAST, LONG_AT_MOST)
+        );
+        // as much as is needed, or for all of them together
+        assert_eq!(
+            after_full(&mut heap, 10 * MANY_LACKS, 1),
+            (heap.needed, LONG_AT_MOST)
+        );
+        let arena = heap.stream(STREAM);
+        open(&mut heap, 7, arena);
+        heap.tune_caches();
+        assert_eq!(after_full(&mut heap, 0, 0), (heap.needed / 2, LONG_AT_MOST));
+        heap.needed = LITTLE / 2 + 1;
+        heap.tune_caches();
+        assert_eq!(after_full(&mut heap, 10 * MANY_LACKS, 1), (LEAST, LONG));
+    }
+
+    /// What comes again is known by heart before long.
+    #[test]
+    fn nothing_more_is_kept_before_rounds_were_recorded_in_vain() {
+        let mut heap = heap(1);
+        heap.needed = LITTLE / 2 - 1;
+        heap.tune_caches();
+        assert_eq!(after_full(&mut heap, 10 * MANY_LACKS, 1), (LEAST, LONG));
     }
 }

@@ -15,14 +15,16 @@ use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-/// Blocks that are longer than this are long.
+/// Blocks that are longer than this are long...
 pub const LONG: u64 = 256 << 10;
+/// ...or than this, where that is said (`set_long_from`).
+pub const LONG_AT_MOST: u64 = 1 << 20;
 /// Lists an octave.
 const STEPS: usize = 64;
 /// Lists of classes: a power of two, so that a class is within them whatever the compiler knows of it.
 const SMALL: usize = CLASSES.next_power_of_two();
-/// Lists in all: those of the classes, and of the lengths from 2^6 grains to `LONG`.
-pub const LISTS: usize = list_of(LONG / GRAIN) + 1;
+/// Lists in all: those of the classes, and of the lengths from 2^6 grains to `LONG_AT_MOST`.
+pub const LISTS: usize = list_of(LONG_AT_MOST / GRAIN) + 1;
 /// The numbers of the long block and of the latest, behind those of the lists.
 const THE_LONG: usize = LISTS;
 const THE_LATEST: usize = LISTS + 1;
@@ -60,6 +62,8 @@ pub struct Lists {
     /// The long block, and the one that came last of those that are no longer and of no slab; none if it is of 0 grains.
     long: Entry,
     latest: Entry,
+    /// Blocks of more grains are long. It may change at any time: what is long by then may be on a list.
+    long_from: AtomicU64,
     lists: [AtomicU16; PLACES],
     filled: [AtomicU64; WORDS],
     /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
@@ -88,12 +92,11 @@ const fn list_of(grains: u64) -> usize {
     SMALL + (57 - zeros as usize) * STEPS + step - STEPS
 }
 
-/// The list of blocks of that kind.
-fn list_like(piece: Piece) -> usize {
+/// The list of blocks of that kind, if such blocks may be on one.
+fn list_like(piece: Piece) -> Option<usize> {
     match piece {
-        Piece::Small { class } => class,
-        Piece::Large { grains } if grains > LONG / GRAIN => THE_LONG,
-        Piece::Large { grains } => list_of(grains),
+        Piece::Small { class } => Some(class),
+        Piece::Large { grains } => (grains <= LONG_AT_MOST / GRAIN).then(|| list_of(grains)),
     }
 }
 
@@ -103,6 +106,7 @@ impl Default for Lists {
             entries: Entries::default(),
             long: Entry::empty(),
             latest: Entry::empty(),
+            long_from: AtomicU64::new(LONG / GRAIN),
             lists: [const { AtomicU16::new(NONE) }; PLACES],
             filled: [const { AtomicU64::new(0) }; WORDS],
             saved: AtomicU64::new(SAVED),
@@ -112,11 +116,29 @@ impl Default for Lists {
 }
 
 impl Lists {
+    /// Is a block of so many grains long?
+    #[inline(always)]
+    pub fn is_long(&self, grains: u64) -> bool {
+        grains > self.long_from()
+    }
+
+    /// The grains of the longest one that is not.
+    #[inline(always)]
+    pub fn long_from(&self) -> u64 {
+        self.long_from.load(Relaxed)
+    }
+
+    /// Blocks of more bytes are long from now on.
+    pub fn set_long_from(&self, bytes: u64) {
+        debug_assert!((LONG..=LONG_AT_MOST).contains(&bytes));
+        self.long_from.store(bytes / GRAIN, Relaxed);
+    }
+
     /// Could there be a block for a request? The answer is no only if there is none.
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
             Some(class) => self.first(class).load(Relaxed) != NONE,
-            None if bytes > LONG => self.has_long_for(bytes.div_ceil(GRAIN)),
+            None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes.div_ceil(GRAIN)),
             None => {
                 let list = list_of((bytes / GRAIN).max(64));
                 self.latest.grains.load(Relaxed) >= bytes / GRAIN && !self.latest.is_none()
@@ -133,7 +155,7 @@ impl Lists {
     /// The same if it takes no search.
     #[inline(always)]
     pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
-        match bytes > LONG {
+        match self.is_long(bytes.div_ceil(GRAIN)) {
             true => self.pick_long(bytes),
             false => self.pick_latest(bytes).or_else(|| self.pick_listed(bytes)),
         }
@@ -168,11 +190,11 @@ impl Lists {
     /// The same where `pick_quick` found none.
     #[inline(always)]
     pub fn pick_searched(&self, bytes: u64) -> Option<Larger> {
-        if bytes > LONG {
+        let grains = bytes.div_ceil(GRAIN);
+        if self.is_long(grains) {
             return None;
         }
         self.settle();
-        let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let first = self.entries.get(self.first(list).load(Relaxed));
         if first.next.load(Relaxed) != NONE {
@@ -200,14 +222,17 @@ impl Lists {
     pub fn push(&self, kept: Kept) {
         match kept.piece {
             Piece::Small { class } => self.push_small(class, kept.at, kept.seq),
-            Piece::Large { grains } => self.push_larger(Larger { at: kept.at, grains }, kept.seq),
+            // from another cache, which had it on a list: it must not take the long one's place, whatever is long by now
+            Piece::Large { grains } => {
+                self.push_larger(Larger { at: kept.at, grains }, kept.seq, LONG_AT_MOST / GRAIN)
+            }
         }
     }
 
-    /// The same for a block of no slab.
+    /// The same for a block of no slab, which is long if it has more grains than those.
     #[inline(always)]
-    pub fn push_larger(&self, larger: Larger, seq: u64) {
-        match larger.grains > LONG / GRAIN {
+    pub fn push_larger(&self, larger: Larger, seq: u64, long_from: u64) {
+        match larger.grains > long_from {
             true => self.set_long(larger, seq),
             false => {
                 if self.has_latest() {
@@ -221,14 +246,14 @@ impl Lists {
     /// The same for a long one. There is no other.
     #[inline(always)]
     pub fn set_long(&self, larger: Larger, seq: u64) {
-        debug_assert!(larger.grains > LONG / GRAIN && self.long.is_none());
+        debug_assert!(self.long.is_none());
         self.long.set(larger, seq);
     }
 
     /// The same for one that is not, where none is the latest.
     #[inline(always)]
     pub fn set_latest(&self, larger: Larger, seq: u64) {
-        debug_assert!(larger.grains <= LONG / GRAIN && self.latest.is_none());
+        debug_assert!(larger.grains <= LONG_AT_MOST / GRAIN && self.latest.is_none());
         self.latest.set(larger, seq);
     }
 
@@ -297,19 +322,6 @@ impl Lists {
         (id != NONE).then(|| self.unlink(list, NONE, id).at.load(Relaxed))
     }
 
-    /// Takes the block of that kind that was put on its list last.
-    pub fn pop_like(&self, piece: Piece) -> Option<Kept> {
-        let list = match self.latest_is(piece) {
-            true => THE_LATEST,
-            false => list_like(piece),
-        };
-        self.pop(list)
-    }
-
-    fn latest_is(&self, piece: Piece) -> bool {
-        matches!(piece, Piece::Large { grains } if grains == self.latest.grains.load(Relaxed))
-    }
-
     /// Takes this block of that kind, if it is not far down its list.
     pub fn pop_this(&self, at: u64, piece: Piece) -> Option<Kept> {
         let is_it = |kept: &Kept| kept.at == at && kept.piece == piece;
@@ -319,7 +331,7 @@ impl Lists {
         if let Some((_, list)) = single {
             return self.pop(list);
         }
-        let list = list_like(piece);
+        let list = list_like(piece)?;
         let mut before = NONE;
         for id in self.ids(list).take(LOOK_FOR_ONE) {
             if self.entries.get(id).at.load(Relaxed) == at {

@@ -85,10 +85,10 @@ pub struct Replay {
     is_first: bool,
     /// Calls of rounds that were recorded in vain, how often that was, and the calls that pass before such a round is recorded again.
     failed: u64,
-    failures: u32,
+    pub(super) failures: u32,
     not_before: u64,
     /// Calls that were recorded where there was no round at all.
-    wasted: u64,
+    pub(super) wasted: u64,
     /// Whose thread reads the tape.
     pub(super) reader: Reader,
     /// Calls of other streams meanwhile.

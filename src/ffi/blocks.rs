@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, LONG, Look, Pool, SMALL_MAX as SMALL, ThreadCache};
+use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -99,7 +99,7 @@ pub(super) unsafe fn alloc(
         };
         match bytes {
             _ if bytes <= SMALL => inside.take_small(bytes),
-            _ if bytes <= LONG => {
+            _ if !inside.is_for_long(bytes) => {
                 let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
                 latest.or_else(|| inside.take_searched(bytes))
             }
@@ -174,7 +174,7 @@ unsafe extern "C" fn alloc_larger(
     ptr: *mut *mut c_void,
     inside: Inside<'_>,
 ) -> weir_status {
-    if bytes as u64 > LONG {
+    if inside.is_for_long(bytes as u64) {
         // SAFETY: the caller's promise, passed on.
         return unsafe { alloc_long(pool, bytes, on, ptr, inside) };
     }

@@ -7,7 +7,7 @@ use super::cached::this_thread;
 use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::heap::Heap;
-use crate::alloc::lists::LONG;
+use crate::alloc::lists::{LONG, LONG_AT_MOST};
 use crate::alloc::order::COMMON;
 use crate::backend::Backend;
 use crate::base::error::Error;
@@ -68,6 +68,9 @@ impl Pool {
         if let Some(own) = self.still(&mut heap, own, stream) {
             if bytes > LONG {
                 heap.flush_long(&own.cache);
+                if bytes <= LONG_AT_MOST {
+                    heap.note_full();
+                }
             }
             heap.relieve(&own.cache);
         }

@@ -4,7 +4,7 @@ use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Cache, LONG, Pool, SMALL_MAX, ThreadCache};
+use weir::pool::{Cache, Pool, SMALL_MAX, ThreadCache};
 
 pub const STREAM: StreamHandle = StreamHandle(1);
 
@@ -40,7 +40,7 @@ pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
     let inside = cache.enter_quick()?;
     match bytes {
         _ if bytes <= SMALL_MAX => inside.take_small(bytes),
-        _ if bytes <= LONG => {
+        _ if !inside.is_for_long(bytes) => {
             let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
             latest.or_else(|| inside.take_searched(bytes))
         }

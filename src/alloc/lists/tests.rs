@@ -8,6 +8,7 @@ fn gets(lists: &Lists, grains: u64, block: u64) -> bool {
             grains: block,
         },
         0,
+        lists.long_from(),
     );
     let taken = lists.pick_larger(grains * GRAIN).map(|larger| larger.grains);
     assert!(taken.is_none_or(|taken| taken == block));
@@ -48,4 +49,35 @@ fn rarely_is_a_64th_of_what_is_asked_for() {
     // a pause is worth no more than so many grains
     assert!(after(100_000));
     assert!((0..1000).filter(|_| gets(&lists, 256, 256 + 64)).count() < 100);
+}
+
+/// A block that was put on a list when such ones were not long is not lost when they are, nor is the long one that comes then.
+#[test]
+fn what_becomes_long_later_is_still_there() {
+    let lists = Lists::default();
+    lists.set_long_from(LONG_AT_MOST);
+    let block = |at: u64, grains: u64| Kept {
+        at,
+        piece: Piece::Large { grains },
+        seq: 0,
+    };
+    // one on its list, and one that is the latest
+    lists.push(block(1 << 30, 1000));
+    lists.push(block(2 << 30, 1500));
+    lists.set_long_from(LONG);
+    let long = Larger {
+        at: 3 << 30,
+        grains: 700,
+    };
+    lists.push_larger(long, 0, lists.long_from());
+    assert_eq!(lists.long_bytes(), 700 * GRAIN);
+    // from another cache, which had it on a list
+    lists.push(block(4 << 30, 800));
+    assert_eq!((lists.count(), lists.long_bytes()), (4, 700 * GRAIN));
+    assert!(lists.pick_larger(1000 * GRAIN).is_none(), "the long one is not");
+    let this = lists.pop_this(1 << 30, Piece::Large { grains: 1000 });
+    assert_eq!(this.map(|kept| kept.at), Some(1 << 30));
+    let all = std::iter::from_fn(|| lists.pop_longest().map(|kept| kept.at >> 30));
+    assert_eq!(all.collect::<Vec<_>>(), [3, 2, 4], "the long one, then by length");
+    assert_eq!(lists.count(), 0);
 }
