@@ -7,7 +7,7 @@ use common::op::{Op, STREAMS, Setup, random_op};
 use common::player::{Player, Round, asked};
 use common::random::Random;
 use common::run::Run;
-use common::threads::{Call, Threads, cache, round};
+use common::threads::{Call, Threads, cache, replacement, round};
 use weir::base::units::StreamHandle;
 use weir::config::{Config, MemoryKind};
 
@@ -101,6 +101,38 @@ fn what_comes_in_no_order_is_shared() {
     let mut threads = threads(4, 3000, (8, 0), true, 1);
     threads.run(calls(&threads, 1));
     assert!(!threads.pool.is_partitioned());
+}
+
+/// Each thread replaces blocks one by one, in the same order again and again, so that it always has many. Where they lie does not come back, and
+/// pages would move for ever: it is given up for good, and what is free is everybody's.
+#[test]
+fn it_ends_where_pages_move_on_and_on() {
+    for (seed, declared) in [(1, true), (2, false)] {
+        let mut threads = Threads::new(config(declared), 8, 0, seed);
+        for thread in 0..2 {
+            let mut random = Random(seed * 100 + thread);
+            threads.add(replacement(16, 500, &mut random));
+        }
+        let mut partitioned = 0;
+        for round in 0..400 {
+            threads.run(calls(&threads, 1));
+            partitioned += usize::from(threads.pool.is_partitioned());
+            assert!(round != 20 || threads.pool.is_partitioned(), "seed {seed}");
+        }
+        assert!(
+            !threads.pool.is_partitioned(),
+            "seed {seed}: {partitioned} of 400 rounds"
+        );
+        let (before, pages) = (threads.pool.stats().expect("stats"), threads.page_calls());
+        threads.run(calls(&threads, 10));
+        let requests = threads.pool.stats().expect("stats").allocations - before.allocations;
+        let moved = threads.page_calls() - pages;
+        assert!(
+            moved < requests / 8,
+            "seed {seed}: {moved} page calls for {requests} requests"
+        );
+        threads.pool.validate();
+    }
 }
 
 /// One that has ended leaves its memory to one that comes, on another stream.

@@ -17,9 +17,12 @@ const STILL: u64 = 256;
 const AGAIN: u64 = 64;
 /// ...or twice as many after each time that this turned out wrong, so often at most.
 const DOUBTS: u32 = 16;
-/// How much it grows at a time, and at most.
+/// How much it grows at a time, and at most...
 const STEP: f64 = 1.0 / 32.0;
 const MOST: f64 = 1.0 / 4.0;
+/// ...or, where the same calls come again and again, which move no page once there is enough, at most this, so many times as slowly.
+const MOST_OF_ROUNDS: f64 = 1.0 / 2.0;
+const SLOWLY: u64 = 16;
 
 /// The share, and what it depends on.
 #[derive(Debug, Default)]
@@ -42,8 +45,9 @@ pub struct Leeway {
 }
 
 impl Leeway {
-    /// A request, the pool's allocation of that number, has moved pages. `again`: its layout is expected to come back.
-    pub fn moved(&mut self, allocation: u64, again: bool) {
+    /// A request, the pool's allocation of that number, has moved pages. `again`: its layout is expected to come back. `rounds`: the calls
+    /// come again, though their layouts do not.
+    pub fn moved(&mut self, allocation: u64, again: bool, rounds: bool) {
         if again {
             self.again += 1;
             if self.is_any() && self.again >= AGAIN << self.doubts {
@@ -53,13 +57,23 @@ impl Leeway {
         }
         self.again = 0;
         self.moved += 1;
-        if self.moved < REQUESTS {
+        let requests = if self.share < MOST {
+            REQUESTS
+        } else {
+            REQUESTS * SLOWLY
+        };
+        if self.moved < requests {
             return;
         }
         let doubtful = self.ended > 0.0;
         let few = if self.is_any() || doubtful { STILL } else { OFTEN };
-        if allocation.wrapping_sub(self.since) < REQUESTS * few {
-            self.share = (self.share.max(self.ended) + STEP).min(MOST);
+        if allocation.wrapping_sub(self.since) < requests * few {
+            let most = if rounds {
+                MOST_OF_ROUNDS
+            } else {
+                self.share.max(MOST)
+            };
+            self.share = (self.share.max(self.ended) + STEP).min(most);
             self.ended = 0.0;
             self.doubts = (self.doubts + u32::from(doubtful)).min(DOUBTS);
         }
@@ -104,7 +118,7 @@ mod tests {
     /// So many requests move pages, one in `few`.
     fn after(requests: u64, few: u64, again: bool, mut leeway: Leeway) -> Leeway {
         let first = leeway.since;
-        (1..=requests).for_each(|number| leeway.moved(first + number * few, again));
+        (1..=requests).for_each(|number| leeway.moved(first + number * few, again, false));
         leeway
     }
 
@@ -166,5 +180,25 @@ mod tests {
         ended.end();
         let rare = after(REQUESTS, OFTEN, false, ended);
         assert!(!rare.is_any());
+    }
+
+    /// Slowly, since it is enough once pages stay where they are.
+    #[test]
+    fn rounds_whose_layouts_do_not_come_back_may_have_more() {
+        let full = after(1000, 1, false, Leeway::default());
+        assert_eq!(full.share(), MOST);
+        let rounds = |requests: u64, mut leeway: Leeway| {
+            let first = leeway.since;
+            (1..=requests).for_each(|number| leeway.moved(first + leeway.moved + number, false, true));
+            leeway
+        };
+        let first = rounds(REQUESTS * SLOWLY - full.moved - 1, full);
+        assert_eq!(first.share(), MOST);
+        let more = rounds(1, first);
+        assert_eq!(more.share(), MOST + STEP);
+        let most = rounds(100 * REQUESTS * SLOWLY, more);
+        assert_eq!(most.share(), MOST_OF_ROUNDS);
+        let kept = after(1000, 1, false, most);
+        assert_eq!(kept.share(), MOST_OF_ROUNDS, "pages would have to be given back");
     }
 }

@@ -33,6 +33,8 @@ const LEAST: u32 = 2;
 const TURNS: u32 = 16;
 /// Each time that it has ended twice as many, up to those of so many times.
 const TIMES: u32 = 6;
+/// It may have ended because pages moved on and on: then so many times as many, twice as often.
+const ENDLESS_TIMES: u32 = 24;
 /// What is allocated on a stream and freed on another one is so small a part of what is needed.
 const PASSED: u64 = 16;
 /// The host is ahead of its streams if one look for so many long requests, or more, found a stream at work.
@@ -240,7 +242,8 @@ impl Heap {
         let regular = self.partition.is_regular(lasts);
         let need = self.need_by_threads();
         let has = regular && may && self.may_be_partitioned() && self.is_worth_it(need, lasts);
-        let has = has && self.is_nothing_passed() && self.are_threads_apart();
+        let endless = lasts && self.rest.is_endless(self.pages.count());
+        let has = has && !endless && self.is_nothing_passed() && self.are_threads_apart();
         for stream in self.streams() {
             let recent = &mut self.arena_mut(stream).recent;
             *recent -= *recent / FADES;
@@ -251,7 +254,11 @@ impl Heap {
                 self.sharing.part_by_threads(need);
             }
             (true, false) => {
-                self.partition.ended = (self.partition.ended + 1).min(TIMES);
+                let ended = self.partition.ended;
+                self.partition.ended = match endless {
+                    true => (ended + TIMES).min(ENDLESS_TIMES),
+                    false => (ended + 1).min(TIMES.max(ended)),
+                };
                 self.end_partition();
             }
             (false, true) => {

@@ -39,6 +39,9 @@ const FEW: u64 = 2048;
 const TRIED: u64 = 16;
 /// ...and in one round, before it expects no more that layouts come back.
 const PATIENCE: u64 = 8;
+/// Pages move on and on where so many mappings of each were made, on average, without a pause of so many allocations.
+const ENDLESS: u64 = 64;
+const PAUSE: u64 = 1024;
 /// A round is like the one before if one in so many of its windows, and so many at least, come at the same turn.
 const ALIKE: u64 = 2;
 /// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
@@ -91,6 +94,9 @@ pub struct Rest {
     rested: bool,
     /// Pages mapped elsewhere, ever.
     moved: u64,
+    /// Pages mapped without a pause, and the allocations when the latest was.
+    endless: u64,
+    latest: u64,
     /// Pages mapped since the first rest, or the latest round that was like the one before or began like it, less those that
     /// woke instead.
     mapped: u64,
@@ -133,6 +139,8 @@ impl Default for Rest {
             created: 0,
             rested: false,
             moved: 0,
+            endless: 0,
+            latest: 0,
             mapped: 0,
             gave_up: false,
             windows: 0,
@@ -201,6 +209,20 @@ impl Rest {
         self.low = u64::MAX;
         self.below = self.floor() + peak / NEAR + 1;
         self.watch = u64::MAX;
+    }
+
+    /// Pages were mapped, after so many allocations.
+    fn count_mapped(&mut self, mapped: u64, allocations: u64) {
+        if allocations.wrapping_sub(std::mem::replace(&mut self.latest, allocations)) > PAUSE {
+            self.endless = 0;
+        }
+        self.endless += mapped;
+    }
+
+    /// Do pages move on and on, though there seems to be an order? Then layouts do not come back, as where the same blocks come and go
+    /// without a moment when few are there.
+    pub(super) fn is_endless(&self, pages: u64) -> bool {
+        self.endless > ENDLESS * pages
     }
 
     /// Dormant mappings were removed.
@@ -423,9 +445,13 @@ impl Heap {
         if woken + mapped > 0 {
             let used = self.used_now();
             self.rest.moved(woken, mapped, pages, used, self.needed);
+            if mapped > 0 {
+                self.rest.count_mapped(mapped, self.allocations());
+            }
             self.rest.windows += 1;
             self.rest.known += u64::from(plan.known);
-            let by_chance = self.sharing.is_by_chance();
+            let endless = self.rest.is_endless(pages);
+            let by_chance = self.sharing.is_by_chance() || endless;
             let again = !plan.novel && !self.rest.gave_up && !by_chance;
             // near the limit there is nothing to be tried, since what it may hold is given
             let tried = self.rest.moved > TRIED * pages || self.is_crowded();
@@ -436,7 +462,8 @@ impl Heap {
                 && (by_chance || !self.rest.is_alike())
                 && (!again || mapped > 0)
             {
-                self.leeway.moved(self.stats.allocations, again);
+                let rounds = endless && self.replay.recording.has_period();
+                self.leeway.moved(self.stats.allocations, again, rounds);
             }
         }
     }

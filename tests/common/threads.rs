@@ -37,6 +37,18 @@ pub fn round(blocks: usize, bits: u32, random: &mut Random) -> Vec<Call> {
     calls
 }
 
+/// So many blocks of 1 to 64 MiB, of which so many are replaced one after the other. They are there from the second round on.
+#[allow(dead_code)] // not every program uses it
+pub fn replacement(blocks: usize, replaced: usize, random: &mut Random) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for _ in 0..replaced {
+        let block = random.below(blocks as u64) as usize;
+        let bytes = (1 << 20) + random.below(63 << 20);
+        calls.extend([Call::Free { block, on: 0 }, Call::Alloc { block, bytes }]);
+    }
+    calls
+}
+
 /// A thread.
 pub struct Worker {
     pub stream: StreamHandle,
@@ -146,10 +158,10 @@ impl Threads {
                 self.peak = self.peak.max(self.live);
             }
             Call::Free { block, on } => {
-                let (at, bytes) = worker.blocks[block];
+                let (at, bytes) = std::mem::take(&mut worker.blocks[block]);
                 let other = (thread + on) % self.workers.len();
                 let Worker { cache, stream, .. } = &self.workers[other];
-                if cache.free(at).is_none() {
+                if at != Addr(0) && cache.free(at).is_none() {
                     let freed = self.pool.free_beside(Some(cache), at, *stream);
                     freed.expect("a live block");
                 }
