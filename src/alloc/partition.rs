@@ -242,7 +242,7 @@ impl Heap {
         let regular = self.partition.is_regular(lasts);
         let need = self.need_by_threads();
         let has = regular && may && self.may_be_partitioned() && self.is_worth_it(need, lasts);
-        let endless = lasts && self.rest.is_endless(self.pages.count());
+        let endless = lasts && self.is_endless();
         let has = has && !endless && self.is_nothing_passed() && self.are_threads_apart();
         for stream in self.streams() {
             let recent = &mut self.arena_mut(stream).recent;

@@ -42,6 +42,8 @@ const PATIENCE: u64 = 8;
 /// Pages move on and on where so many mappings of each were made, on average, without a pause of so many allocations.
 const ENDLESS: u64 = 64;
 const PAUSE: u64 = 1024;
+/// So many times as many, where streams may come to share otherwise.
+const UNDECIDED: u64 = 8;
 /// A round is like the one before if one in so many of its windows, and so many at least, come at the same turn.
 const ALIKE: u64 = 2;
 /// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
@@ -217,12 +219,6 @@ impl Rest {
             self.endless = 0;
         }
         self.endless += mapped;
-    }
-
-    /// Do pages move on and on, though there seems to be an order? Then layouts do not come back, as where the same blocks come and go
-    /// without a moment when few are there.
-    pub(super) fn is_endless(&self, pages: u64) -> bool {
-        self.endless > ENDLESS * pages
     }
 
     /// Dormant mappings were removed.
@@ -450,7 +446,7 @@ impl Heap {
             }
             self.rest.windows += 1;
             self.rest.known += u64::from(plan.known);
-            let endless = self.rest.is_endless(pages);
+            let endless = self.is_endless();
             let by_chance = self.sharing.is_by_chance() || endless;
             let again = !plan.novel && !self.rest.gave_up && !by_chance;
             // near the limit there is nothing to be tried, since what it may hold is given
@@ -466,6 +462,15 @@ impl Heap {
                 self.leeway.moved(self.stats.allocations, again, rounds);
             }
         }
+    }
+
+    /// Do pages move on and on, though there seems to be an order? Then layouts do not come back, as where the same blocks come and go
+    /// without a moment when few are there. (Streams may come to need no moves once they share otherwise, which takes rounds to find out.)
+    pub(super) fn is_endless(&self) -> bool {
+        let undecided =
+            self.had_several_streams() && self.sharing.is_by_looks() && !self.sharing.is_by_chance();
+        let times = if undecided { UNDECIDED } else { 1 };
+        self.rest.endless > times * ENDLESS * self.pages.count()
     }
 
     /// A page goes back to its first mapping if it is at home at one other, and all of it is free there.
