@@ -2,7 +2,7 @@
 //!
 //! Moving pages holds memory down and costs microseconds a request. That is well spent where a few large requests do it, or
 //! where layouts come back. Where one request in a few moves pages for a length that was never seen before, blocks come
-//! and go in no order, and some more memory makes most moves needless. So the share grows step by step until requests
+//! and go in no order, and some more memory makes most moves needless; as it does where pages move on and on for known lengths. So the share grows step by step until requests
 //! hardly move pages any more; then long extents are kept whole, and earlier windows are not looked for.
 //!
 //! No lock of its own: the heap's. Callers: `rest` counts moves; `pool::sources` asks for the share; `flush` ends it.

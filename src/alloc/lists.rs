@@ -6,7 +6,7 @@
 //! often ask at once for what they have just freed.
 //!
 //! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
-//! change at nearly every call. The latest block is not long.
+//! change at nearly every call. The latest block was not long when it came.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;

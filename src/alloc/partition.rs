@@ -33,7 +33,7 @@ const LEAST: u32 = 2;
 const TURNS: u32 = 16;
 /// Each time that it has ended twice as many, up to those of so many times.
 const TIMES: u32 = 6;
-/// It may have ended because pages moved on and on: then so many times as many, twice as often.
+/// Where it ended because pages moved on and on it is twice as many `TIMES` times at once, up to so often.
 const ENDLESS_TIMES: u32 = 24;
 /// What is allocated on a stream and freed on another one is so small a part of what is needed.
 const PASSED: u64 = 16;
