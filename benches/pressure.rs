@@ -1,11 +1,16 @@
 //! A pool that is kept nearly full: what its requests cost there, and how many fail.
 //!
-//! `cargo bench --bench pressure -- [--from SEED] [--to SEED] [--requests N] [--gib N]`
+//! `cargo bench --bench pressure -- [--from SEED] [--to SEED] [--requests N] [--gib N] [--only LENGTHS]`
 //!
 //! Blocks of all lengths between two bounds (log-uniform) come, and ones chosen at random go, so that a share of the limit is in use
 //! at any time; a request that fails is counted and left out. `turns` changes the bounds four times. The backend only
 //! counts; page calls are priced as the design has them (section 7).
 
+#[path = "../tests/common/random.rs"]
+#[allow(dead_code)]
+mod random;
+
+use random::Random;
 use std::sync::Arc;
 use std::time::Instant;
 use weir::backend::Backend;
@@ -37,22 +42,10 @@ const MIXES: [(&str, &[(u64, u64)]); 5] = [
     ),
 ];
 
-/// Marsaglia's xorshift: the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Log-uniform.
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        let part = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        (low as f64 * (high as f64 / low as f64).powf(part)) as u64
-    }
+/// Log-uniform.
+fn between(low: u64, high: u64, random: &mut Random) -> u64 {
+    let part = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+    (low as f64 * (high as f64 / low as f64).powf(part)) as u64
 }
 
 /// Failed requests in 100, page calls of each kind a request, what they cost and the processor's time, in us.
@@ -73,14 +66,14 @@ fn run(limit: u64, full: u64, bounds: &[(u64, u64)], requests: usize, seed: u64)
         ..Config::default()
     };
     let pool = Pool::new(config, Arc::clone(&backend) as Arc<dyn Backend>).expect("a pool");
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random(seed);
     let mut blocks: Vec<(Addr, u64)> = Vec::new();
     let (mut live, mut failed) = (0, 0);
     let most = limit / 1000 * full;
     let begun = Instant::now();
     for request in 0..requests {
         let (low, high) = bounds[request * bounds.len() / requests];
-        let bytes = random.between(low, high);
+        let bytes = between(low, high, &mut random);
         while live + bytes > most {
             let chosen = random.next() as usize % blocks.len();
             let (at, bytes) = blocks.swap_remove(chosen);
@@ -122,7 +115,9 @@ fn main() {
         let number = value.and_then(|number| number.parse().ok());
         match (options.iter_mut().find(|option| option.0 == word), number) {
             (Some(option), Some(number)) => option.1 = number,
-            _ => panic!("expected --from, --to, --requests or --gib and a number, not {word}"),
+            _ => panic!(
+                "expected --only and lengths, or --from, --to, --requests or --gib and a number, not {word}"
+            ),
         }
     }
     let [(_, from), (_, to), (_, requests), (_, gib)] = options;
