@@ -18,7 +18,7 @@
 //! accessed by plain loads and stores.
 
 use super::depot::Depot;
-use super::directory::{Directory, Look, Piece, slabs_of};
+use super::directory::{Directory, Look, Marks, Piece};
 use super::entries::Larger;
 use super::gate::{Gate, Shut};
 use super::lists::{Excess, Kept, Lists};
@@ -54,8 +54,8 @@ pub struct Cache {
     pub stream: StreamHandle,
     /// The stream's.
     pub arena: u32,
-    /// By what the directory tells its slabs.
-    pub(super) slabs: u64,
+    /// By what the directory tells its blocks.
+    pub(super) marks: Marks,
     /// Grains of the longest block to keep.
     most: AtomicU64,
     pub(super) directory: Directory,
@@ -91,7 +91,7 @@ impl Cache {
             owner: ThreadId(0),
             stream: StreamHandle::default(),
             arena: COMMON,
-            slabs: slabs_of(COMMON),
+            marks: Marks::of(COMMON),
             most: AtomicU64::new(0),
             directory,
             tape,
@@ -117,7 +117,7 @@ impl Cache {
         (clock, depot): (Arc<AtomicU64>, Arc<Depot>),
     ) {
         (self.owner, self.stream, self.arena, self.depot) = (owner, stream, arena, depot);
-        self.slabs = slabs_of(arena);
+        self.marks = Marks::of(arena);
         if arena != COMMON {
             self.clock = clock;
         }
@@ -133,7 +133,7 @@ impl Cache {
         self.has_room()
             && self
                 .directory
-                .may_keep(at, self.arena, |grains| self.fits(grains))
+                .may_keep(at, &self.marks, |grains| self.fits(grains))
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
@@ -199,7 +199,7 @@ impl Cache {
     /// The same for one of no slab.
     #[inline(always)]
     pub(super) fn begin_larger(&self, Larger { at, grains }: Larger) -> (u64, u64) {
-        self.directory.hand_out_large(at, grains, self.arena);
+        self.directory.hand_out_large(at, grains, &self.marks);
         (at, grains * GRAIN)
     }
 
@@ -216,9 +216,7 @@ impl Cache {
     pub(super) fn lose(&self, bytes: u64) {
         let left = self.bytes.load(Relaxed).wrapping_sub(bytes);
         self.bytes.store(left, Relaxed);
-        if left < self.low.load(Relaxed) {
-            self.low.store(left, Relaxed);
-        }
+        self.low.store(left.min(self.low.load(Relaxed)), Relaxed); // no processor foresees which it is
     }
 
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
@@ -230,7 +228,7 @@ impl Cache {
     /// As `take_inside`.
     pub fn keep_inside(&self, at: u64) -> Option<u64> {
         let look = self.directory.look(at)?;
-        match look.class(self.slabs) {
+        match look.class(&self.marks) {
             Some(class) => self.put_small(at, class),
             None => self.put_any(at, look),
         }
@@ -241,7 +239,7 @@ impl Cache {
     pub fn keep_synced(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
         let look = self.directory.look(at)?;
-        match look.class(self.slabs) {
+        match look.class(&self.marks) {
             Some(class) => self.put_small(at, class),
             None => (self.arena == COMMON).then(|| self.put_any(at, look))?,
         }
@@ -288,11 +286,17 @@ impl Cache {
         self.in_part.store(in_part, Relaxed);
     }
 
-    /// Is there room for a block?
+    /// Is there room for a block on the lists?
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
+        self.lists.has_room() && self.has_bytes()
+    }
+
+    /// Is there room for more bytes?
+    #[inline(always)]
+    fn has_bytes(&self) -> bool {
         let limit = self.limit.load(Relaxed);
-        self.lists.has_room() && (self.bytes.load(Relaxed) < limit || self.short_bytes() < limit)
+        self.bytes.load(Relaxed) < limit || self.short_bytes() < limit
     }
 
     #[inline(always)]
@@ -306,32 +310,41 @@ impl Cache {
     }
 
     /// The same for one of no slab.
-    #[inline(always)]
-    pub(super) fn put_any(&self, at: u64, look: Look) -> Option<u64> {
-        let long_from = self.lists.long_from(); // once: it may change meanwhile
-        let put = |lists: &Lists, larger, seq| lists.push_larger(larger, seq, long_from);
-        self.put_larger(
-            at,
-            look,
-            |grains| grains <= long_from || self.lists.long_bytes() == 0,
-            put,
-        )
+    fn put_any(&self, at: u64, look: Look) -> Option<u64> {
+        match look.is_longer(self.lists.long_from()) {
+            true => self.put_long(at, look),
+            false if self.lists.has_latest() => self.put_next(at, look),
+            false => self.put_latest(at, look),
+        }
     }
 
-    /// The same for one of so many grains that `may` be put.
+    /// The same for a long one.
     #[inline(always)]
-    pub(super) fn put_larger(
-        &self,
-        at: u64,
-        look: Look,
-        may: impl FnOnce(u64) -> bool,
-        put: impl FnOnce(&Lists, Larger, u64),
-    ) -> Option<u64> {
-        if !self.has_room() {
-            return None;
+    pub(super) fn put_long(&self, at: u64, look: Look) -> Option<u64> {
+        match self.lists.long_bytes() {
+            0 => self.put_larger(at, look, Lists::set_long),
+            _ => None,
         }
+    }
+
+    /// The same for one that is not, where none came last.
+    #[inline(always)]
+    pub(super) fn put_latest(&self, at: u64, look: Look) -> Option<u64> {
+        self.has_bytes()
+            .then(|| self.put_larger(at, look, Lists::set_latest))?
+    }
+
+    /// The same where one did.
+    #[inline(always)]
+    pub(super) fn put_next(&self, at: u64, look: Look) -> Option<u64> {
+        self.has_room()
+            .then(|| self.put_larger(at, look, Lists::set_next))?
+    }
+
+    #[inline(always)]
+    fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
         let most = self.most.load(Relaxed);
-        let grains = look.keep_large(at, self.arena, |grains| grains <= most && may(grains))?;
+        let grains = look.keep_large(at, &self.marks, |grains| grains <= most)?;
         put(&self.lists, Larger { at, grains }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }

@@ -128,25 +128,51 @@ fn run(class: usize, owner: u32) -> u64 {
 
 /// What the words of all runs say that are slabs' of an arena.
 #[inline]
-pub const fn slabs_of(owner: u32) -> u64 {
+const fn slabs_of(owner: u32) -> u64 {
     (owner as u64) << ARENA_SHIFT | RUN
 }
 
+/// Where a block of no slab begins, and how long it is.
 #[inline]
-fn large(at: u64, grains: u64, arena: u32, state: State) -> u64 {
-    grains << GRAINS_SHIFT
-        | u64::from(arena) << ARENA_SHIFT
-        | (state as u64) << STATE_SHIFT
-        | (at % CELL / GRAIN)
+fn large(at: u64, grains: u64) -> u64 {
+    grains << GRAINS_SHIFT | (at % CELL / GRAIN)
 }
 
-/// May the cache for an arena keep the block of no slab that begins at an address, if it is the one of this word, and fits?
-#[inline(always)]
-fn may_keep_large(word: u64, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> bool {
-    let settled = arena != COMMON || word & (OWED | u64::from(ARENAS) << ARENA_SHIFT) == 0;
-    let plain = (State::Plain as u64) << STATE_SHIFT;
-    let first = at % CELL / GRAIN;
-    settled && word & (STATE | RUN | FIRST) == plain | first && fits(word >> GRAINS_SHIFT)
+/// What words say where they are about blocks of an arena.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    /// Those of its slabs' runs, beside the class.
+    slabs: u64,
+    /// That of a live block which its cache hands out, beside where and how long it is.
+    plain: u64,
+    /// What is looked at where a block of no slab is to be kept: it must be as `PLAIN` says, and nothing else.
+    kept_if: u64,
+}
+
+const PLAIN: u64 = (State::Plain as u64) << STATE_SHIFT;
+
+impl Marks {
+    /// Those of an arena.
+    pub const fn of(arena: u32) -> Marks {
+        // nobody says what work is left where another arena's cache or the heap handed it out, for a stream that is never at work
+        let settled = match arena {
+            COMMON => OWED | (ARENAS as u64) << ARENA_SHIFT,
+            _ => 0,
+        };
+        Marks {
+            slabs: slabs_of(arena),
+            plain: (arena as u64) << ARENA_SHIFT | PLAIN,
+            kept_if: STATE | RUN | settled,
+        }
+    }
+
+    /// May its cache keep the block of no slab that begins at an address, if it is the one of this word?
+    #[inline(always)]
+    fn may_keep(&self, word: u64, at: u64) -> bool {
+        // the place of a grain within its cell is part of its address
+        let begins = (word << GRAIN.trailing_zeros() ^ at).is_multiple_of(CELL);
+        begins && word & self.kept_if == PLAIN
+    }
 }
 
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
@@ -165,10 +191,10 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The class of the blocks there, if they are of a slab of the arena of these `slabs_of`. (A slab serves its owner alone.)
+    /// The class of the blocks there, if they are of a slab of the arena of these marks. (A slab serves its owner alone.)
     #[inline(always)]
-    pub fn class(&self, slabs: u64) -> Option<usize> {
-        (self.word & WHOSE == slabs).then_some((self.word >> CLASS_SHIFT) as usize)
+    pub fn class(&self, marks: &Marks) -> Option<usize> {
+        (self.word & WHOSE == marks.slabs).then_some((self.word >> CLASS_SHIFT) as usize)
     }
 
     /// Has it more grains than so many, if it is a block of no slab?
@@ -180,9 +206,9 @@ impl Look<'_> {
     /// The grains of the block of no slab that begins at this address and is freed and kept, if it fits. None: its free concerns the
     /// heap, or is a mistake.
     #[inline(always)]
-    pub fn keep_large(&self, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> Option<u64> {
+    pub fn keep_large(&self, at: u64, marks: &Marks, fits: impl FnOnce(u64) -> bool) -> Option<u64> {
         let Look { cell, word } = *self;
-        if !at.is_multiple_of(GRAIN) || !may_keep_large(word, at, arena, fits) {
+        if !marks.may_keep(word, at) || !fits(word >> GRAINS_SHIFT) {
             return None;
         }
         let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
@@ -284,12 +310,12 @@ impl Directory {
     }
 
     /// May the cache for an arena keep the block at an address, as things are, if it fits in case that it is of no slab?
-    pub fn may_keep(&self, at: u64, arena: u32, fits: impl FnOnce(u64) -> bool) -> bool {
+    pub fn may_keep(&self, at: u64, marks: &Marks, fits: impl FnOnce(u64) -> bool) -> bool {
         match self.place(at) {
             None => false,
-            Some(Place::Large(_, word)) => may_keep_large(word, at, arena, fits),
+            Some(Place::Large(_, word)) => marks.may_keep(word, at) && fits(word >> GRAINS_SHIFT),
             Some(Place::Small(byte, word)) => {
-                word & WHOSE == slabs_of(arena) && state_of(byte.load(Ordering::Relaxed)) == State::Plain
+                word & WHOSE == marks.slabs && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }
         }
     }
@@ -298,10 +324,7 @@ impl Directory {
     pub fn revive(&self, at: u64) -> Option<Piece> {
         match self.place(at)? {
             Place::Large(cell, word) => {
-                cell.store(
-                    word & !STATE | (State::Plain as u64) << STATE_SHIFT,
-                    Ordering::Release,
-                );
+                cell.store(word & !STATE | PLAIN, Ordering::Release);
                 Some(Piece::Large {
                     grains: word >> GRAINS_SHIFT,
                 })
@@ -332,11 +355,11 @@ impl Directory {
 
     /// A block of another kind that the cache for `arena` kept is handed out.
     #[inline(always)]
-    pub fn hand_out_large(&self, at: u64, grains: u64, arena: u32) {
+    pub fn hand_out_large(&self, at: u64, grains: u64, marks: &Marks) {
         let cell = self.cell(at);
         debug_assert!(cell.is_some(), "{at:#x} is in a cell of the pool");
         if let Some(cell) = cell {
-            cell.store(large(at, grains, arena, State::Plain), Ordering::Release);
+            cell.store(large(at, grains) | marks.plain, Ordering::Release);
         }
     }
 
@@ -345,16 +368,14 @@ impl Directory {
         let cell = self.cell(at).expect("a cell of the pool");
         debug_assert_eq!(cell.load(Ordering::Relaxed) & !FIRST, 0, "no block at {at:#x}");
         let owed = if owed { OWED } else { 0 };
-        cell.store(
-            large(at, bytes / GRAIN, COMMON, State::Plain) | owed,
-            Ordering::Release,
-        );
+        let begun = large(at, bytes / GRAIN) | Marks::of(COMMON).plain;
+        cell.store(begun | owed, Ordering::Release);
     }
 
     /// The same for a live block that only the heap knows of.
     pub fn begin_anew(&self, at: u64, bytes: u64, owed: bool) {
         let cell = self.cell(at).expect("a cell of the pool");
-        if cell.load(Ordering::Relaxed) & STATE == (State::Plain as u64) << STATE_SHIFT {
+        if cell.load(Ordering::Relaxed) & STATE == PLAIN {
             cell.store(0, Ordering::Relaxed);
             self.begin(at, bytes, owed);
         }
@@ -381,8 +402,7 @@ impl Directory {
         match self.place(at) {
             Some(Place::Large(cell, word)) if word & STATE != 0 => {
                 let special = |word: u64| {
-                    (word & STATE == (State::Plain as u64) << STATE_SHIFT)
-                        .then_some(word & !STATE | (State::Special as u64) << STATE_SHIFT)
+                    (word & STATE == PLAIN).then_some(word & !STATE | (State::Special as u64) << STATE_SHIFT)
                 };
                 let _ = cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, special);
             }
@@ -450,7 +470,7 @@ mod tests {
         directory.begin_run(at, seen, arena);
         directory.begin_small(at, now);
         let look = directory.look(at).expect("a cell of the pool");
-        assert_eq!(look.class(slabs_of(arena)), Some(seen));
+        assert_eq!(look.class(&Marks::of(arena)), Some(seen));
         assert_eq!(directory.keep_small(at, seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);

@@ -6,7 +6,6 @@
 use super::cache::Cache;
 use super::directory::Look;
 use super::entries::Larger;
-use super::lists::Lists;
 use super::size::{GRAIN, plain_class};
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
@@ -46,16 +45,10 @@ impl<'a> Inside<'a> {
         self.begin(self.0.lists.pick_latest(bytes))
     }
 
-    /// The same if it takes no search.
+    /// Another one for such a request.
     #[inline(always)]
-    pub fn take_listed(&self, bytes: u64) -> Option<u64> {
-        self.begin(self.0.lists.pick_listed(bytes))
-    }
-
-    /// The same if it takes a search.
-    #[inline(always)]
-    pub fn take_searched(&self, bytes: u64) -> Option<u64> {
-        self.begin(self.0.lists.pick_searched(bytes))
+    pub fn take_near(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_near(bytes))
     }
 
     /// The same for a long request.
@@ -84,7 +77,7 @@ impl<'a> Inside<'a> {
     /// The class of the blocks there, if they are of a slab of the cache's stream.
     #[inline(always)]
     pub fn class(&self, look: Look) -> Option<usize> {
-        look.class(self.0.slabs)
+        look.class(&self.0.marks)
     }
 
     /// Is it long, if it is a block of no slab?
@@ -99,26 +92,28 @@ impl<'a> Inside<'a> {
         self.0.put_small(at, class)
     }
 
-    /// The same for one of no slab that is not long, if no other one has to be put elsewhere for it.
+    /// Has it one of no slab that came last and is on no list?
+    #[inline(always)]
+    pub fn has_latest(&self) -> bool {
+        self.0.lists.has_latest()
+    }
+
+    /// The same for one of no slab that is not long, where there is none that came last.
     #[inline(always)]
     pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
-        match self.0.lists.has_latest() {
-            true => None,
-            false => self.0.put_larger(at, look, |_| true, Lists::set_latest),
-        }
+        self.0.put_latest(at, look)
+    }
+
+    /// The same where there is.
+    #[inline(always)]
+    pub fn keep_next(&self, at: u64, look: Look) -> Option<u64> {
+        self.0.put_next(at, look)
     }
 
     /// The same for a long one.
     #[inline(always)]
     pub fn keep_long(&self, at: u64, look: Look) -> Option<u64> {
-        let may = |_| self.0.lists.long_bytes() == 0;
-        self.0.put_larger(at, look, may, Lists::set_long)
-    }
-
-    /// The same for any of no slab, wherever others are.
-    #[inline(always)]
-    pub fn keep_larger(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_any(at, look)
+        self.0.put_long(at, look)
     }
 }
 

@@ -2,8 +2,9 @@
 //! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, or by a quarter as
 //! far as the pool allows that (`Excess`); a long one by a 256th.
 //!
-//! Of what is no slab's the latest is on no list until the next one comes, or somebody looks for a block of another length: programs
-//! often ask at once for what they have just freed.
+//! Of what is no slab's the latest is on no list until the next one comes: programs often ask at once for what they have just freed. One of
+//! another length gets it only where lists have nothing: so whether there is a latest is as it was the time before, nearly always, which
+//! a processor foresees.
 //!
 //! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
 //! change at nearly every call. The latest block was not long when it came.
@@ -13,7 +14,7 @@ use super::directory::Piece;
 use super::entries::{Entries, Entry, Larger, NONE};
 use super::size::{CLASSES, GRAIN, class_of};
 use std::hint::select_unpredictable;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Blocks that are longer than this are long...
 pub const LONG: u64 = 256 << 10;
@@ -31,7 +32,7 @@ const THE_LATEST: usize = LISTS + 1;
 /// Places for lists: a power of two, like `SMALL`.
 const PLACES: usize = (THE_LATEST + 1).next_power_of_two();
 const WORDS: usize = PLACES / 64;
-/// A request takes a block that is longer than itself by this shift of its length; and where that is allowed by that one.
+/// A request takes a block that is longer by this shift of its length; and where that is allowed by that one.
 const CLOSE: u32 = 4;
 const FAR: u32 = 2;
 /// Blocks of a list that are looked at.
@@ -66,6 +67,8 @@ pub struct Lists {
     long_from: AtomicU64,
     lists: [AtomicU16; PLACES],
     filled: [AtomicU64; WORDS],
+    /// Where no account is kept of them, blocks may be longer by this shift of a request's length.
+    close: AtomicU32,
     /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
     saved: AtomicU64,
     /// ...and how many of them a grain of such a block's excess costs.
@@ -109,6 +112,7 @@ impl Default for Lists {
             long_from: AtomicU64::new(LONG / GRAIN),
             lists: [const { AtomicU16::new(NONE) }; PLACES],
             filled: [const { AtomicU64::new(0) }; WORDS],
+            close: AtomicU32::new(CLOSE),
             saved: AtomicU64::new(SAVED),
             cost: AtomicU64::new(u64::MAX),
         }
@@ -138,7 +142,7 @@ impl Lists {
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
             Some(class) => self.first(class).load(Relaxed) != NONE,
-            None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes.div_ceil(GRAIN)),
+            None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes),
             None => {
                 let list = list_of((bytes / GRAIN).max(64));
                 self.latest.grains.load(Relaxed) >= bytes / GRAIN && !self.latest.is_none()
@@ -149,23 +153,16 @@ impl Lists {
 
     /// Takes a block that is of no slab, for a request that none of a slab can serve, aligned as all such are.
     pub fn pick_larger(&self, bytes: u64) -> Option<Larger> {
-        self.pick_quick(bytes).or_else(|| self.pick_searched(bytes))
-    }
-
-    /// The same if it takes no search.
-    #[inline(always)]
-    pub fn pick_quick(&self, bytes: u64) -> Option<Larger> {
         match self.is_long(bytes.div_ceil(GRAIN)) {
             true => self.pick_long(bytes),
-            false => self.pick_latest(bytes).or_else(|| self.pick_listed(bytes)),
+            false => self.pick_latest(bytes).or_else(|| self.pick_near(bytes)),
         }
     }
 
     /// The long one, for a long request.
     #[inline(always)]
     pub fn pick_long(&self, bytes: u64) -> Option<Larger> {
-        let found = self.has_long_for((bytes - 1) / GRAIN + 1);
-        found.then(|| self.long.pop())
+        self.has_long_for(bytes).then(|| self.long.pop())
     }
 
     /// The one that came last, for a request that is not long, if it is of that length.
@@ -175,35 +172,37 @@ impl Lists {
         found.then(|| self.latest.pop())
     }
 
-    /// The first one of the request's list, if it is of that length.
+    /// Another one, for such a request, if it is of that length or hardly longer.
     #[inline(always)]
-    pub fn pick_listed(&self, bytes: u64) -> Option<Larger> {
+    pub fn pick_near(&self, bytes: u64) -> Option<Larger> {
         let grains = bytes.div_ceil(GRAIN);
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
-        match self.entries.get(id).grains.load(Relaxed) == grains {
-            true => Some(self.unlink_larger(list, NONE, id)),
-            false => None,
+        let first = self.entries.get(id);
+        let length = first.grains.load(Relaxed);
+        let found = if first.next.load(Relaxed) == NONE {
+            // which of both it is no processor can foresee where lengths come in no order
+            let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
+            self.take_close(nearest, grains)
+        } else if length == grains {
+            self.unlink_larger(list, NONE, id);
+            id
+        } else {
+            self.search(list, grains)
+        };
+        match found {
+            NONE => self.take_latest(grains),
+            id => Some(self.entries.get(id).larger()),
         }
     }
 
-    /// The same where `pick_quick` found none.
-    #[inline(always)]
-    pub fn pick_searched(&self, bytes: u64) -> Option<Larger> {
-        let grains = bytes.div_ceil(GRAIN);
-        if self.is_long(grains) {
-            return None;
-        }
-        self.settle();
-        let list = list_of(grains);
-        let first = self.entries.get(self.first(list).load(Relaxed));
-        if first.next.load(Relaxed) != NONE {
-            return self.search(list, grains);
-        }
-        // which of both it is no processor can foresee where lengths come in no order
-        let longer = first.grains.load(Relaxed) >= grains;
-        let nearest = select_unpredictable(longer, list, self.next_filled(list));
-        self.take_close(nearest, grains)
+    /// The one that came last, if it is of so many grains or hardly more.
+    #[cold]
+    #[inline(never)]
+    fn take_latest(&self, grains: u64) -> Option<Larger> {
+        let kept = self.latest.grains.load(Relaxed);
+        let may = kept >= grains && self.is_close(kept - grains, grains);
+        may.then(|| self.latest.pop())
     }
 
     /// The first entry of a list.
@@ -234,12 +233,8 @@ impl Lists {
     pub fn push_larger(&self, larger: Larger, seq: u64, long_from: u64) {
         match larger.grains > long_from {
             true => self.set_long(larger, seq),
-            false => {
-                if self.has_latest() {
-                    self.put_latest_on_list();
-                }
-                self.set_latest(larger, seq);
-            }
+            false if self.has_latest() => self.set_next(larger, seq),
+            false => self.set_latest(larger, seq),
         }
     }
 
@@ -255,6 +250,13 @@ impl Lists {
     pub fn set_latest(&self, larger: Larger, seq: u64) {
         debug_assert!(larger.grains <= LONG_AT_MOST / GRAIN && self.latest.is_none());
         self.latest.set(larger, seq);
+    }
+
+    /// The same where there is one.
+    #[inline(always)]
+    pub fn set_next(&self, larger: Larger, seq: u64) {
+        self.put_latest_on_list();
+        self.set_latest(larger, seq);
     }
 
     /// Is one on no list?
@@ -309,9 +311,9 @@ impl Lists {
 
     /// Is the long block of the length that is needed, or hardly longer?
     #[inline(always)]
-    fn has_long_for(&self, grains: u64) -> bool {
-        let kept = self.long.grains.load(Relaxed);
-        kept >= grains && kept - grains <= grains >> 8
+    fn has_long_for(&self, bytes: u64) -> bool {
+        let excess = self.long_bytes().checked_sub(bytes);
+        excess.is_some_and(|excess| excess <= bytes >> 8)
     }
 
     /// Takes the first block of a class: its address.
@@ -404,12 +406,11 @@ impl Lists {
         entry
     }
 
-    /// The same for a list of lengths: the block.
+    /// The same for a list of lengths.
     #[inline(always)]
-    fn unlink_larger(&self, list: usize, before: u16, id: u16) -> Larger {
-        let larger = self.unlink(list, before, id).larger();
+    fn unlink_larger(&self, list: usize, before: u16, id: u16) {
+        self.unlink(list, before, id);
         self.mark(list, self.first(list).load(Relaxed) != NONE);
-        larger
     }
 
     /// A block has left a list, of whichever kind.
@@ -420,42 +421,47 @@ impl Lists {
     }
 
     /// Takes a block of so many grains or hardly more, from the list of that length if it has one: blocks of one list differ by a 64th at
-    /// most.
+    /// most. Gives its entry, or `NONE`. (A number is handed on in a register, as a block is not.)
     #[inline(never)]
-    fn search(&self, list: usize, grains: u64) -> Option<Larger> {
+    fn search(&self, list: usize, grains: u64) -> u16 {
         let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
         let mut best = (NONE, NONE, u64::MAX);
         for _ in 0..LOOK {
-            if id == NONE {
+            if id == NONE || best.2 == grains {
                 break;
             }
             let entry = self.entries.get(id);
             let length = entry.grains.load(Relaxed);
-            if length == grains {
-                return Some(self.unlink_larger(list, before, id));
-            }
-            if length > grains && length < best.2 {
+            if (grains..best.2).contains(&length) {
                 best = (id, before, length);
             }
             (before, id) = (id, entry.next.load(Relaxed));
         }
-        if best.0 != NONE {
-            return Some(self.unlink_larger(list, best.1, best.0));
+        if best.0 == NONE {
+            return self.take_close(self.next_filled(list), grains);
         }
-        self.take_close(self.next_filled(list), grains)
+        self.unlink_larger(list, best.1, best.0);
+        best.0
     }
 
-    /// Takes the first block of a list if it is of so many grains or hardly more.
+    /// Takes the first block of a list if it is of so many grains or hardly more: as `search`.
     #[inline(always)]
-    fn take_close(&self, list: usize, grains: u64) -> Option<Larger> {
+    fn take_close(&self, list: usize, grains: u64) -> u16 {
         let id = self.first(list).load(Relaxed);
         let excess = self.entries.get(id).grains.load(Relaxed).wrapping_sub(grains);
         let saved = self.saved.load(Relaxed) + grains;
         self.saved.store(saved.min(SAVED), Relaxed);
-        match excess <= grains >> CLOSE || self.may_exceed(excess, grains) {
-            true => Some(self.unlink_larger(list, NONE, id)),
-            false => None,
+        if !self.is_close(excess, grains) {
+            return NONE;
         }
+        self.unlink_larger(list, NONE, id);
+        id
+    }
+
+    /// Is a block that is longer than a request of so many grains by that much hardly longer, as far as the pool allows?
+    #[inline(always)]
+    fn is_close(&self, excess: u64, grains: u64) -> bool {
+        excess <= grains >> self.close.load(Relaxed) || self.may_exceed(excess, grains)
     }
 
     /// May a block be longer than a request of so many grains by that much more?
@@ -547,23 +553,14 @@ impl Lists {
         self.entries.is_full()
     }
 
-    /// What was set last.
-    #[cfg(test)]
-    pub fn excess(&self) -> Excess {
-        match self.cost.load(Relaxed) {
-            0 => Excess::Free,
-            PART => Excess::Rare,
-            _ => Excess::None,
-        }
-    }
-
     /// How far blocks may be longer than requests.
     pub fn set_excess(&self, excess: Excess) {
-        let cost = match excess {
-            Excess::Free => 0,
-            Excess::Rare => PART,
-            Excess::None => u64::MAX,
+        let (close, cost) = match excess {
+            Excess::Free => (FAR, u64::MAX),
+            Excess::Rare => (CLOSE, PART),
+            Excess::None => (CLOSE, u64::MAX),
         };
+        self.close.store(close, Relaxed);
         self.cost.store(cost, Relaxed);
     }
 

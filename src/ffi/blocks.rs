@@ -99,10 +99,7 @@ pub(super) unsafe fn alloc(
         };
         match bytes {
             _ if bytes <= SMALL => inside.take_small(bytes),
-            _ if !inside.is_for_long(bytes) => {
-                let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
-                latest.or_else(|| inside.take_searched(bytes))
-            }
+            _ if !inside.is_for_long(bytes) => inside.take_latest(bytes).or_else(|| inside.take_near(bytes)),
             _ => inside.take_long(bytes),
         }
     };
@@ -182,7 +179,7 @@ unsafe extern "C" fn alloc_larger(
     match unsafe { served(ptr, || inside.take_latest(bytes as u64)) } {
         true => weir_status::WEIR_OK,
         // SAFETY: the caller's promise, passed on.
-        false => unsafe { alloc_listed(pool, bytes, on, ptr, inside) },
+        false => unsafe { alloc_near(pool, bytes, on, ptr, inside) },
     }
 }
 
@@ -191,7 +188,7 @@ unsafe extern "C" fn alloc_larger(
 /// # Safety
 /// `ptr` is NULL or can be written.
 #[inline(never)]
-unsafe extern "C" fn alloc_listed(
+unsafe extern "C" fn alloc_near(
     pool: *mut weir_pool,
     bytes: usize,
     on: weir_stream,
@@ -199,27 +196,7 @@ unsafe extern "C" fn alloc_listed(
     inside: Inside<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    match unsafe { served(ptr, || inside.take_listed(bytes as u64)) } {
-        true => weir_status::WEIR_OK,
-        // SAFETY: the caller's promise, passed on.
-        false => unsafe { alloc_searched(pool, bytes, on, ptr, inside) },
-    }
-}
-
-/// What that goes on with where it may take a search; as above.
-///
-/// # Safety
-/// `ptr` is NULL or can be written.
-#[inline(never)]
-unsafe extern "C" fn alloc_searched(
-    pool: *mut weir_pool,
-    bytes: usize,
-    on: weir_stream,
-    ptr: *mut *mut c_void,
-    inside: Inside<'_>,
-) -> weir_status {
-    // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || inside.take_searched(bytes as u64)) } {
+    if unsafe { served(ptr, || inside.take_near(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
     drop(inside);
@@ -405,22 +382,28 @@ extern "C" fn free_larger(
     if inside.is_long(look) {
         return free_long(pool, ptr, on, inside, look);
     }
+    if inside.has_latest() {
+        return free_next(pool, ptr, on, inside, look);
+    }
     match inside.keep_latest(addr(ptr).0, look) {
         Some(_) => weir_status::WEIR_OK,
-        None => free_listed(pool, ptr, on, inside, look),
+        None => {
+            drop(inside);
+            free_missed(pool, ptr, on)
+        }
     }
 }
 
-/// As `alloc_listed`.
+/// As `alloc_near`.
 #[inline(never)]
-extern "C" fn free_listed(
+extern "C" fn free_next(
     pool: *mut weir_pool,
     ptr: *mut c_void,
     on: weir_stream,
     inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
-    match inside.keep_larger(addr(ptr).0, look) {
+    match inside.keep_next(addr(ptr).0, look) {
         Some(_) => weir_status::WEIR_OK,
         None => {
             drop(inside);

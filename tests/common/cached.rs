@@ -40,10 +40,7 @@ pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
     let inside = cache.enter_quick()?;
     match bytes {
         _ if bytes <= SMALL_MAX => inside.take_small(bytes),
-        _ if !inside.is_for_long(bytes) => {
-            let latest = inside.take_latest(bytes).or_else(|| inside.take_listed(bytes));
-            latest.or_else(|| inside.take_searched(bytes))
-        }
+        _ if !inside.is_for_long(bytes) => inside.take_latest(bytes).or_else(|| inside.take_near(bytes)),
         _ => inside.take_long(bytes),
     }
 }
@@ -55,8 +52,7 @@ pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
     match inside.class(look) {
         Some(class) => inside.keep_small(at.0, class),
         None if inside.is_long(look) => inside.keep_long(at.0, look),
-        None => inside
-            .keep_latest(at.0, look)
-            .or_else(|| inside.keep_larger(at.0, look)),
+        None if inside.has_latest() => inside.keep_next(at.0, look),
+        None => inside.keep_latest(at.0, look),
     }
 }

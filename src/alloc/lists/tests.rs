@@ -1,5 +1,16 @@
 use super::*;
 
+impl Lists {
+    /// What was set last.
+    pub fn excess(&self) -> Excess {
+        match (self.close.load(Relaxed), self.cost.load(Relaxed)) {
+            (FAR, _) => Excess::Free,
+            (_, PART) => Excess::Rare,
+            _ => Excess::None,
+        }
+    }
+}
+
 /// Does a request for so many grains get a block of so many?
 fn gets(lists: &Lists, grains: u64, block: u64) -> bool {
     lists.push_larger(
