@@ -50,6 +50,8 @@ const WORTH: u64 = 8;
 const SELDOM: u32 = 12;
 /// Where nothing comes again no more than this part of all calls is recorded, but for the first time, and for rounds that half of them are.
 const WASTE: u64 = 16;
+/// The first calls may come again with so many bytes more than are needed: that costs less than to find out how to do without.
+const FEW: u64 = 16 << 20;
 
 /// Whose calls matter is looked at anew after so many of those that do not.
 const SEEN: u32 = 256;
@@ -377,7 +379,8 @@ impl Heap {
     /// Before a recorded allocation: can what was recorded be replayed?
     fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64, settled: &dyn Fn() -> bool) {
         let sheds = self.will_shed(ample); // what is replayed sheds nothing any more
-        self.consider_first(own, sheds, settled);
+        let much = self.will_shed(ample.max(self.needed.saturating_add(FEW)));
+        self.consider_first(own, much, settled);
         if self.replay.way == Way::Recording && self.replay.records_round() {
             self.consider_recording(own, sheds, settled);
         }
