@@ -325,7 +325,7 @@ fn a_wrong_guess_is_no_hindrance() {
 #[test]
 fn a_long_round_is_known_by_heart_when_it_came_twice() {
     let mut learned = 0;
-    for seed in 0..24 {
+    for seed in 0..80 {
         let mut run = Run::new(&ample(false));
         let mut round = Round::new(&mut Random(seed + 1), 2500, 24);
         // which no cache serves: so it is the first call that finds the least in use
@@ -341,8 +341,8 @@ fn a_long_round_is_known_by_heart_when_it_came_twice() {
         learned += usize::from(run.pool.is_replaying() && after.driver_calls == before.driver_calls);
         run.end();
     }
-    // two of three, as hundreds show
-    assert!(learned >= 11, "{learned} of 24");
+    // which ones are is chance
+    assert!(learned >= 48, "{learned} of 80");
 }
 
 /// What a program does from its first call on until nothing is in use is known by heart when it begins again, unless pages were released.

@@ -127,7 +127,7 @@ fn rounds(declared: bool, pass: bool, seed: u64) -> Outcome {
 #[test]
 fn what_is_passed_on_is_waited_for() {
     for declared in [true, false] {
-        for seed in 2..=3 {
+        for seed in 1..=2 {
             let Outcome {
                 waits,
                 page_calls,

@@ -86,25 +86,25 @@ impl<'a> Inside<'a> {
         look.is_longer(self.0.lists.long_from())
     }
 
+    /// Has the cache a block that came last, and is on no list?
+    #[inline(always)]
+    pub fn has_latest(&self) -> bool {
+        self.0.lists.has_latest()
+    }
+
     /// Keeps a block of that class that is freed. Gives its bytes.
     #[inline(always)]
     pub fn keep_small(&self, at: u64, class: usize) -> Option<u64> {
         self.0.put_small(at, class)
     }
 
-    /// Has it one of no slab that came last and is on no list?
-    #[inline(always)]
-    pub fn has_latest(&self) -> bool {
-        self.0.lists.has_latest()
-    }
-
-    /// The same for one of no slab that is not long, where there is none that came last.
+    /// The same for one of no slab that is not long, where there is no such block.
     #[inline(always)]
     pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
         self.0.put_latest(at, look)
     }
 
-    /// The same where there is.
+    /// The same where there is one.
     #[inline(always)]
     pub fn keep_next(&self, at: u64, look: Look) -> Option<u64> {
         self.0.put_next(at, look)

@@ -191,7 +191,7 @@ impl Lists {
             self.search(list, grains)
         };
         match found {
-            NONE => self.take_latest(grains),
+            NONE => self.take_close_latest(grains),
             id => Some(self.entries.get(id).larger()),
         }
     }
@@ -199,7 +199,7 @@ impl Lists {
     /// The one that came last, if it is of so many grains or hardly more.
     #[cold]
     #[inline(never)]
-    fn take_latest(&self, grains: u64) -> Option<Larger> {
+    fn take_close_latest(&self, grains: u64) -> Option<Larger> {
         let kept = self.latest.grains.load(Relaxed);
         let may = kept >= grains && self.is_close(kept - grains, grains);
         may.then(|| self.latest.pop())
@@ -301,7 +301,7 @@ impl Lists {
         entry
     }
 
-    /// Sets or clears a list's bit. (Without a branch: see `pick_searched`.)
+    /// Sets or clears a list's bit. (Without a branch: see `pick_near`.)
     #[inline(always)]
     fn mark(&self, list: usize, filled: bool) {
         let word = &self.filled[list / 64 % WORDS];

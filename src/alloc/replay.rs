@@ -50,9 +50,7 @@ const WORTH: u64 = 8;
 const SELDOM: u32 = 12;
 /// Where nothing comes again no more than this part of all calls is recorded, but for the first time, and for rounds that half of them are.
 const WASTE: u64 = 16;
-/// The first calls may come again with so many bytes more than are needed, or this part: less than it costs to find out how to do without.
-const FEW: u64 = 16 << 20;
-const FEW_OF: u64 = 8;
+
 /// Whose calls matter is looked at anew after so many of those that do not.
 const SEEN: u32 = 256;
 
@@ -379,9 +377,7 @@ impl Heap {
     /// Before a recorded allocation: can what was recorded be replayed?
     fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64, settled: &dyn Fn() -> bool) {
         let sheds = self.will_shed(ample); // what is replayed sheds nothing any more
-        let few = self.needed.saturating_add(FEW.min(self.needed / FEW_OF));
-        let much = self.will_shed(ample.max(few));
-        self.consider_first(own, much, settled);
+        self.consider_first(own, sheds, settled);
         if self.replay.way == Way::Recording && self.replay.records_round() {
             self.consider_recording(own, sheds, settled);
         }

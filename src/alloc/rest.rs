@@ -51,8 +51,9 @@ const SAVING: u64 = 8;
 /// ...and no more of them than one for so many pages.
 const SPARED: u64 = 32;
 
-/// Rounds begin once with less memory because they hold too much, and again when they need so many quarters of what they did: what they made
-/// anew in small pages is what it takes.
+/// So often rounds begin with less memory because they hold too much...
+const SHEDS: u32 = 2;
+/// ...or as often again once they need so many quarters of what they did.
 const GROWN: u64 = 5;
 /// They are rounds only where each begins with as much in use as the last one, but for so small a part of what is needed: the
 /// low points of requests without order are all different.
@@ -121,8 +122,10 @@ pub struct Rest {
     round: u64,
     /// What the pool needed then, or when it was left as it had grown.
     needed: u64,
-    /// What it needed when it shed memory.
+    /// What it needed when it first shed memory...
     fine_for: u64,
+    /// ...and how often it has.
+    sheds: u32,
 }
 
 impl Default for Rest {
@@ -152,6 +155,7 @@ impl Default for Rest {
             round: 0,
             needed: 0,
             fine_for: 0,
+            sheds: 0,
         }
     }
 }
@@ -257,11 +261,11 @@ impl Rest {
 
     /// May a round begin with less memory, for what it needs?
     fn may_shed(&mut self, needed: u64) -> bool {
-        let may = !self.is_fine(needed);
-        if may {
-            self.fine_for = needed;
+        if !self.is_fine(needed) {
+            (self.fine_for, self.sheds) = (needed, 0);
         }
-        may
+        self.sheds += 1;
+        self.sheds <= SHEDS
     }
 
     /// Are the pages small that a pool makes which needs so much? Larger ones had it hold too much.
@@ -352,7 +356,8 @@ impl Heap {
 
     /// Would it shed memory, if it came to rest again and again?
     pub fn will_shed(&self, ample: u64) -> bool {
-        !self.rest.is_fine(self.needed) && self.exceeds(ample)
+        let more = self.rest.sheds < SHEDS || !self.rest.is_fine(self.needed);
+        more && self.exceeds(ample)
     }
 
     /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads
