@@ -148,6 +148,33 @@ static void declared(void) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
+enum { STREAMS = 6, POOLS = 64, TURNS = 20 };
+
+static weir_stream name_of(uintptr_t i, uintptr_t j) {
+    return (weir_stream)(0x550000000000 + 0x150 * (977 * i + 7919 * j + 131 * j * j * j));
+}
+
+/* A thread has a cache for each of several streams, whatever their handles are: these are mere names, as of a framework's own streams. */
+static void several(int declared) {
+    if (check_options(0).memory != WEIR_MEMORY_HOST) {
+        return;
+    }
+    for (uintptr_t i = 0; i < POOLS; i++) {
+        weir_pool *pool = pool_of(0, declared);
+        for (int turn = 0; turn < TURNS; turn++) {
+            void *ptrs[STREAMS];
+            for (uintptr_t j = 0; j < STREAMS; j++) {
+                CHECK_OK(weir_pool_alloc(pool, 40 * KiB, name_of(i, j), &ptrs[j]));
+            }
+            for (uintptr_t j = 0; j < STREAMS; j++) {
+                CHECK_OK(weir_pool_free(pool, ptrs[j], name_of(i, j)));
+            }
+        }
+        CHECK_EQUAL(CHECK_STATS(pool).cached_bytes, STREAMS * 40 * KiB);
+        CHECK_OK(weir_pool_destroy(pool));
+    }
+}
+
 static void without(void) {
     weir_pool_options options = check_options(0);
     weir_pool *pool;
@@ -173,6 +200,8 @@ int main(void) {
     threads();
     consumers();
     declared();
+    several(0);
+    several(1);
     without();
     /* A cache outlives its pool, and the next pool has its own. */
     pool = pool_of(0, 0);

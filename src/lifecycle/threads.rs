@@ -25,8 +25,13 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 
-/// Places for caches: a power of two.
-const SLOTS: usize = 32;
+/// Places at which the search for a stream's cache begins: a power of two.
+const HOMES: usize = 32;
+/// So many are looked at, one after the other: two streams are not to want one place while others are free...
+const WAYS: usize = 8;
+/// ...and so many of them at once.
+const AT_ONCE: usize = 2;
+const PLACES: usize = HOMES + WAYS - 1;
 /// Calls that a cache could have served before there is one.
 const CALLS: u32 = 4;
 /// Calls for another stream after which a cache leaves its place to that one.
@@ -78,6 +83,11 @@ impl Slot<'_> {
         self.has_cache() && POOLS.is_live(self.key.pool.get())
     }
 
+    /// Is it for no pool that lives?
+    fn is_vacant(self) -> bool {
+        !POOLS.is_live(self.key.pool.get())
+    }
+
     /// From now on it is for another stream, or for none, and has this cache; unless it is in use.
     fn set(self, pool: usize, stream: usize, cache: Option<ThreadCache>) {
         let Ok(mut place) = self.cache.try_borrow_mut() else {
@@ -105,8 +115,8 @@ impl Slot<'_> {
 /// What a thread has.
 #[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Caches {
-    keys: [Key; SLOTS],
-    places: [Place; SLOTS],
+    keys: [Key; PLACES],
+    places: [Place; PLACES],
     /// The slot of the cache that was asked last for a call that names no stream.
     nameless: Cell<usize>,
     /// The pool that it called last. It stays borrowed while that is called.
@@ -140,11 +150,12 @@ thread_local! {
 static STORE: Store<Caches> = Store::new();
 static OWN: Own<Caches, CALM_IS> = Own::new(MINE, &STORE);
 
-/// (Multiplicative hashing, by the golden section: Knuth, "The Art of Computer Programming", volume 3, 6.4.)
+/// The first of the places where the cache for a pool and a stream may be. (Multiplicative hashing, by the golden section: Knuth, "The
+/// Art of Computer Programming", volume 3, 6.4.)
 #[inline(always)]
-fn number_of(pool: usize, stream: StreamHandle) -> usize {
+fn home(pool: usize, stream: StreamHandle) -> usize {
     let mixed = (stream.0.wrapping_add(pool) as u32).wrapping_mul(0x9e37_79b1);
-    (mixed >> (u32::BITS - SLOTS.trailing_zeros())) as usize
+    (mixed >> (u32::BITS - HOMES.trailing_zeros())) as usize
 }
 
 /// What the calling thread has, if it has called weir before and has not come to its end.
@@ -173,8 +184,8 @@ pub fn unload() {
 impl Caches {
     const fn new() -> Caches {
         Caches {
-            keys: [const { Key::new() }; SLOTS],
-            places: [const { RefCell::new(ManuallyDrop::new(None)) }; SLOTS],
+            keys: [const { Key::new() }; PLACES],
+            places: [const { RefCell::new(ManuallyDrop::new(None)) }; PLACES],
             nameless: Cell::new(0),
             last: RefCell::new(ManuallyDrop::new(None)),
             error: Message::new(),
@@ -185,18 +196,23 @@ impl Caches {
     /// anything else of this module.
     #[inline(always)]
     pub fn quick(&self, pool: usize, stream: StreamHandle) -> *const Cache {
-        let key = &self.keys[number_of(pool, stream)];
-        match key.is_for(pool, stream) {
-            true => key.quick.get(),
-            false => ptr::null(),
+        const { assert!(AT_ONCE == 2) };
+        let home = home(pool, stream);
+        let mut key = &self.keys[home];
+        if !key.is_for(pool, stream) {
+            std::hint::cold_path();
+            key = &self.keys[home + 1];
+            if !key.is_for(pool, stream) {
+                return ptr::null();
+            }
         }
+        key.quick.get()
     }
 
     /// The one for a pool and a stream, if there is one.
     #[inline(always)]
     pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
-        let slot = self.slot_of(pool, stream);
-        slot.key.is_for(pool, stream).then(|| borrow(slot.cache))?
+        borrow(self.slot_of(pool, stream)?.cache)
     }
 
     #[inline(always)]
@@ -207,13 +223,36 @@ impl Caches {
         }
     }
 
+    /// The slot for a pool and a stream, if there is one.
     #[inline(always)]
-    fn slot_of(&self, pool: usize, stream: StreamHandle) -> Slot<'_> {
-        self.slot(number_of(pool, stream))
+    fn slot_of(&self, pool: usize, stream: StreamHandle) -> Option<Slot<'_>> {
+        let mut slots = self.slots_for(pool, stream);
+        slots.find(|slot| slot.key.is_for(pool, stream))
+    }
+
+    /// Those that there may be, in the order in which they are looked at.
+    #[inline(always)]
+    fn slots_for(&self, pool: usize, stream: StreamHandle) -> impl Iterator<Item = Slot<'_>> {
+        let home = home(pool, stream);
+        (home..home + WAYS).map(|number| self.slot(number))
+    }
+
+    /// The one there is, or the one that it is to be: one that is vacant before one that has no cache, and if others' caches are in all the first
+    /// one. Its number among them, too.
+    fn place_for(&self, pool: usize, stream: StreamHandle) -> (usize, Slot<'_>) {
+        let find = |wanted: &dyn Fn(Slot) -> bool| {
+            let mut slots = self.slots_for(pool, stream).enumerate();
+            slots.find(|&(_, slot)| wanted(slot))
+        };
+        find(&|slot| slot.key.is_for(pool, stream))
+            .or_else(|| find(&|slot| slot.is_vacant()))
+            .or_else(|| find(&|slot| !slot.is_taken()))
+            .or_else(|| find(&|_| true))
+            .expect("there is a first one")
     }
 
     fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
-        (0..SLOTS).map(|number| self.slot(number))
+        (0..PLACES).map(|number| self.slot(number))
     }
 
     /// The pool that was called last is this one, or none, unless a call is under way.
@@ -273,7 +312,7 @@ pub fn cached_of_any<R>(pool: usize, f: impl Fn(&ThreadCache) -> Option<R>) -> O
     let ask = |slot: Slot| (slot.key.pool.get() == pool).then(|| f(&*borrow(slot.cache)?))?;
     let last = mine.nameless.get();
     ask(mine.slot(last)).or_else(|| {
-        let others = (0..SLOTS).filter(|&number| number != last);
+        let others = (0..PLACES).filter(|&number| number != last);
         let mut answers = others.filter_map(|number| Some((number, ask(mine.slot(number))?)));
         let (number, answer) = answers.next()?;
         mine.nameless.set(number);
@@ -332,8 +371,10 @@ fn beside_with<R>(
         Some(false) => {}
         Some(true) => {
             drop(own);
-            if let Some(mine) = mine() {
-                mine.slot_of(handle, stream).set(0, 0, None);
+            if let Some(mine) = mine()
+                && let Some(slot) = mine.slot_of(handle, stream)
+            {
+                slot.set(0, 0, None);
             }
         }
         None if result.is_ok() => {
@@ -355,14 +396,14 @@ fn open_first(
     stream: StreamHandle,
     open: fn(&Pool, StreamHandle) -> Option<ThreadCache>,
 ) {
-    let slot = mine.slot_of(handle, stream);
+    let (way, slot) = mine.place_for(handle, stream);
     if !slot.key.is_for(handle, stream)
         && !slot.is_taken()
         && !slot.is_in_use()
         && pool.is_new()
         && let Some(cache) = open(pool, stream)
     {
-        slot.set(handle, stream.0, Some(cache));
+        settle(way, slot, handle, stream, cache);
     }
 }
 
@@ -377,7 +418,7 @@ fn consider(
     if !pool.has_caches() {
         return;
     }
-    let slot = mine.slot_of(handle, stream);
+    let (way, slot) = mine.place_for(handle, stream);
     let same = slot.key.is_for(handle, stream);
     let taken = slot.is_taken();
     if same && taken {
@@ -394,8 +435,16 @@ fn consider(
         && !slot.is_in_use()
         && let Some(cache) = open(pool, stream)
     {
-        slot.set(handle, stream.0, Some(cache));
+        settle(way, slot, handle, stream, cache);
     }
+}
+
+/// A cache comes to its slot, the stream's of that number.
+fn settle(way: usize, slot: Slot<'_>, handle: usize, stream: StreamHandle, cache: ThreadCache) {
+    if way >= AT_ONCE {
+        cache.is_apart();
+    }
+    slot.set(handle, stream.0, Some(cache));
 }
 
 /// Pools have ended: what the calling thread has of them goes.

@@ -62,7 +62,12 @@ impl ThreadCache {
         self.cache.gate.is_quick().then_some(&*self.cache)
     }
 
-    /// The same where `quick` was asked, unless it is aligned otherwise.
+    /// It is where nobody looks at once.
+    pub fn is_apart(&self) {
+        self.cache.gate.asks();
+    }
+
+    /// A block for a request if `quick` did not give this cache to be asked, or the block is to be aligned.
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
         match align == 0 && self.cache.gate.is_quick() {
             true => None,
@@ -94,7 +99,7 @@ impl ThreadCache {
         }
     }
 
-    /// The same where `quick` was asked.
+    /// The same of a free.
     pub fn free_rest(&self, at: Addr) -> Option<u64> {
         match self.cache.gate.is_quick() {
             true => None,
