@@ -69,6 +69,8 @@ pub struct Company {
     members: Vec<u32>,
     /// Of the round that is replayed, by step.
     takeovers: Vec<Takeover>,
+    /// The one that was looked for last: the next one is most likely the one after it.
+    latest: usize,
     /// Its calls that record an event for one of them, in order.
     events: Vec<usize>,
     /// Its calls of which the pool has to hear.
@@ -170,11 +172,21 @@ impl Company {
         (progress.rounds + 1) * self.round + progress.steps as u64
     }
 
+    /// The first takeover in this step, or after it.
+    fn first_from(&self, step: usize) -> usize {
+        let is_before = |takeover: &Takeover| takeover.step < step;
+        let is_it = |&place: &usize| {
+            let before = self.takeovers.get(..place).map(<[Takeover]>::last);
+            before.is_some_and(|last| last.is_none_or(is_before))
+                && !self.takeovers.get(place).is_some_and(is_before)
+        };
+        let near = [self.latest, self.latest + 1].into_iter().find(is_it);
+        near.unwrap_or_else(|| self.takeovers.partition_point(is_before))
+    }
+
     /// What the next call takes over: from which part, and after how many calls that had used it.
     fn next(&self, progress: Progress) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let first = self
-            .takeovers
-            .partition_point(|takeover| takeover.step < progress.steps);
+        let first = self.first_from(progress.steps);
         let next = self.takeovers[first..]
             .iter()
             .take_while(move |takeover| takeover.step == progress.steps);
@@ -307,7 +319,8 @@ impl Heap {
             return Vec::new();
         }
         self.see_completed();
-        let company = &self.replay.company;
+        let company = &mut self.replay.company;
+        company.latest = company.first_from(progress.steps);
         let missing = company
             .next(progress)
             .filter(|&(from, calls)| company.seen[from].calls < calls);

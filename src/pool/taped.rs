@@ -78,14 +78,14 @@ impl Pool {
         // another thread may have had its turn
         let awaited = heap.awaited(own, bytes);
         let uncovered = heap.cover_for_takeover(&awaited);
-        let notice = NOTICE * heap.patience_for_takeover();
+        let times = heap.patience_for_takeover();
         drop(heap);
         for stream in uncovered {
             self.record_on(stream);
         }
-        let start = self.backend.now();
-        let done = self.wait_a_moment_for(&awaited, notice);
-        let longer = self.backend.now() - start > NOTICE;
+        let start = (times > 1).then(|| self.backend.now());
+        let done = self.wait_a_moment_for(&awaited, NOTICE * times);
+        let longer = start.is_some_and(|start| self.backend.now() - start > NOTICE);
         heap = self.books_as_they_are();
         heap.looked_for_takeover(longer);
         heap.complete(&done, &mut self.stale.lock());
