@@ -442,7 +442,7 @@ fn consider(
 /// A cache comes to its slot, the stream's of that number.
 fn settle(way: usize, slot: Slot<'_>, handle: usize, stream: StreamHandle, cache: ThreadCache) {
     if way >= AT_ONCE {
-        cache.is_apart();
+        cache.set_apart();
     }
     slot.set(handle, stream.0, Some(cache));
 }

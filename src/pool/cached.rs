@@ -62,8 +62,8 @@ impl ThreadCache {
         self.cache.gate.is_quick().then_some(&*self.cache)
     }
 
-    /// It is where nobody looks at once.
-    pub fn is_apart(&self) {
+    /// Its place is one where nobody looks at once.
+    pub fn set_apart(&self) {
         self.cache.gate.asks();
     }
 
