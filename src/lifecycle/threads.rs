@@ -80,7 +80,7 @@ impl Slot<'_> {
 
     /// Has it one of a pool that lives?
     fn is_taken(self) -> bool {
-        self.has_cache() && POOLS.is_live(self.key.pool.get())
+        self.has_cache() && !self.is_vacant()
     }
 
     /// Is it for no pool that lives?
@@ -451,6 +451,6 @@ fn settle(way: usize, slot: Slot<'_>, handle: usize, stream: StreamHandle, cache
 pub fn forget_ended() {
     let Some(mine) = mine() else { return };
     mine.remember(None);
-    let ended = |slot: &Slot| !POOLS.is_live(slot.key.pool.get());
-    mine.slots().filter(ended).for_each(|slot| slot.set(0, 0, None));
+    let ended = mine.slots().filter(|slot| slot.is_vacant());
+    ended.for_each(|slot| slot.set(0, 0, None));
 }
