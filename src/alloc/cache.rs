@@ -18,7 +18,7 @@
 //! accessed by plain loads and stores.
 
 use super::depot::Depot;
-use super::directory::{Directory, Look, Marks, Piece};
+use super::directory::{Directory, Look, Marks, Piece, Spot, Where};
 use super::entries::Larger;
 use super::gate::{Gate, Shut};
 use super::lists::{Excess, Kept, Lists};
@@ -121,6 +121,11 @@ impl Cache {
         if arena != COMMON {
             self.clock = clock;
         }
+    }
+
+    /// What the directory of its pool knows.
+    pub fn whole(&self) -> &Where {
+        self.directory.whole()
     }
 
     /// May it have a block for a request? A look that changes nothing, and needs no gate.
@@ -227,9 +232,10 @@ impl Cache {
 
     /// As `take_inside`.
     pub fn keep_inside(&self, at: u64) -> Option<u64> {
-        let look = self.directory.look(at)?;
+        let spot = self.directory.spot(at)?;
+        let look = spot.look();
         match look.class(&self.marks) {
-            Some(class) => self.put_small(at, class),
+            Some(class) => self.put_small(at, class, spot),
             None => self.put_any(at, look),
         }
     }
@@ -238,9 +244,10 @@ impl Cache {
     /// kept where it is a slab's of this stream, or where no work of any stream can be left.
     pub fn keep_synced(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
-        let look = self.directory.look(at)?;
+        let spot = self.directory.spot(at)?;
+        let look = spot.look();
         match look.class(&self.marks) {
-            Some(class) => self.put_small(at, class),
+            Some(class) => self.put_small(at, class, spot),
             None => (self.arena == COMMON).then(|| self.put_any(at, look))?,
         }
     }
@@ -300,11 +307,11 @@ impl Cache {
     }
 
     #[inline(always)]
-    pub(super) fn put_small(&self, at: u64, class: usize) -> Option<u64> {
+    pub(super) fn put_small(&self, at: u64, class: usize, spot: Spot) -> Option<u64> {
         if !self.has_room() {
             return None;
         }
-        self.directory.keep_small(at, class)?;
+        spot.keep_small(class)?;
         self.lists.push_small(class, at, self.seq());
         Some(self.gain(Piece::Small { class }))
     }

@@ -5,7 +5,8 @@
 //! Addresses are divided into *cells* of 32 KiB. A block outside slabs is longer than a cell, so at most one begins in
 //! each, and the cell's word says all of it. The words of the cells of a slab's run say whose it is and its class. The
 //! states of its blocks are bytes, one for each 256 B of addresses: so a block's is found without asking its slab, and
-//! at the same time as the word.
+//! in the same chapter of the table as the word. A chapter takes a 240th of the addresses that it is of, and of that memory
+//! what is touched.
 //!
 //! ```text
 //! block: | grains 38 | arena 16 | owed 1 | state 2 | 0 (1)   | first grain 6 |      0: no block begins here
@@ -25,17 +26,22 @@
 use super::order::COMMON;
 use super::size::{CLASS_BYTES, CLASSES, GRAIN, MIN_ALIGN, run_bytes};
 use crate::backend::BackendError;
-use crate::backend::sparse::Sparse;
+use crate::backend::sparse::{Chapters, Sparse};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a cell.
 pub const CELL: u64 = 32 << 10;
 /// Addresses end here: 48 bits.
 const END: u64 = 1 << 48;
-/// Addresses of a chapter of the tables.
+/// Addresses of a chapter of the table.
 const CHAPTER: u64 = 1 << 30;
 const CELLS: u64 = CHAPTER / CELL;
 const STATES: u64 = CHAPTER / MIN_ALIGN;
+/// Words of cells, and states of slabs' blocks.
+type Chapter = ([AtomicU64; CELLS as usize], [AtomicU8; STATES as usize]);
+const MOST: usize = (END / CHAPTER) as usize;
+/// Where the words and states are of all addresses.
+pub type Where = Chapters<Chapter, MOST>;
 /// An arena whose number needs more bits has no caches.
 pub const ARENAS: u32 = 0xffff;
 
@@ -178,8 +184,59 @@ impl Marks {
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
 #[derive(Clone, Debug)]
 pub struct Directory {
-    cells: Sparse<AtomicU64, CELLS>,
-    states: Sparse<AtomicU8, STATES>,
+    table: Sparse<Chapter, MOST>,
+}
+
+/// The word of a cell within its chapter. Those of neighbours are on different cache lines, since threads to which
+/// neighbours belong would slow each other down, and in eight places, so that few pages are touched.
+#[inline(always)]
+fn word_in(chapter: &Chapter, cell: u64) -> &AtomicU64 {
+    const APART: u32 = (CELLS / 8) as u32;
+    // an odd number, so that no two come to the same place
+    let place = (cell as u32).wrapping_mul(5 * APART + 1);
+    &chapter.0[(u64::from(place) % CELLS) as usize]
+}
+
+/// The state of what begins at the 256 B of that number within its chapter.
+#[inline(always)]
+fn state_in(chapter: &Chapter, number: u64) -> &AtomicU8 {
+    &chapter.1[(number % STATES) as usize]
+}
+
+/// Where the directory has what it knows of an address at which a block may begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot<'a> {
+    chapter: &'a Chapter,
+    /// The address in units of the least alignment.
+    number: u64,
+}
+
+impl<'a> Spot<'a> {
+    /// None: nothing of the pool's can begin there.
+    #[inline(always)]
+    pub fn of(at: u64, whole: &'a Where) -> Option<Spot<'a>> {
+        // bits that are not 0 where no block begins make a number beyond all chapters
+        let number = at.rotate_right(MIN_ALIGN.trailing_zeros());
+        Some(Spot {
+            chapter: whole.get(number / STATES)?,
+            number,
+        })
+    }
+
+    /// The word of the cell.
+    #[inline(always)]
+    pub fn look(self) -> Look<'a> {
+        Look::at(word_in(self.chapter, self.number / (CELL / MIN_ALIGN)))
+    }
+
+    /// A slab's block of that class is freed and kept by its thread's cache. None: its free concerns the heap, or is a mistake.
+    #[inline(always)]
+    pub fn keep_small(self, class: usize) -> Option<()> {
+        let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
+        let state = state_in(self.chapter, self.number);
+        let changed = state.compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed);
+        changed.ok().map(drop)
+    }
 }
 
 /// The word of a cell, as it was a moment ago.
@@ -190,7 +247,13 @@ pub struct Look<'a> {
     word: u64,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    #[inline(always)]
+    fn at(cell: &'a AtomicU64) -> Look<'a> {
+        let word = cell.load(Ordering::Relaxed);
+        Look { cell, word }
+    }
+
     /// The class of the blocks there, if they are of a slab of the arena of these marks. (A slab serves its owner alone.)
     #[inline(always)]
     pub fn class(&self, marks: &Marks) -> Option<usize> {
@@ -228,44 +291,43 @@ impl Directory {
     /// Without addresses.
     pub fn new() -> Result<Directory, BackendError> {
         Ok(Directory {
-            cells: Sparse::new(END / CELL)?,
-            states: Sparse::new(END / MIN_ALIGN)?,
+            table: Sparse::new()?,
         })
     }
 
     /// Makes room for blocks in `[at, at + bytes)`.
     pub fn cover(&self, at: u64, bytes: u64) -> Result<(), BackendError> {
-        self.cells.cover(at / CELL, (at + bytes).div_ceil(CELL))
+        self.table.cover(at / CHAPTER, (at + bytes).div_ceil(CHAPTER))
+    }
+
+    /// Where it is, for as long as it, or a clone of it, is there.
+    #[inline(always)]
+    pub fn whole(&self) -> &Where {
+        self.table.chapters()
+    }
+
+    #[inline(always)]
+    fn chapter(&self, at: u64) -> Option<&Chapter> {
+        self.whole().get(at / CHAPTER)
     }
 
     /// May a block lie around an address? There is room for one; other memory may be there as well.
     #[inline(always)]
     pub fn covers(&self, at: u64) -> bool {
-        self.cells.get(at / CELL).is_some()
+        self.chapter(at).is_some()
     }
 
-    /// Makes room for a slab's blocks there.
-    pub fn cover_run(&self, at: u64, bytes: u64) -> Result<(), BackendError> {
-        self.states
-            .cover(at / MIN_ALIGN, (at + bytes).div_ceil(MIN_ALIGN))
-    }
-
-    /// The word of the cell around an address. Those of neighbours are on different cache lines: threads to which
-    /// neighbours belong would slow each other down.
+    /// The word of the cell around an address.
     #[inline(always)]
     fn cell(&self, at: u64) -> Option<&AtomicU64> {
-        const LINES: u64 = CELLS / 8;
-        let cell = at / CELL;
-        let number = cell % CELLS;
-        self.cells
-            .get(cell - number + number % LINES * 8 + number / LINES)
+        Some(word_in(self.chapter(at)?, at / CELL))
     }
 
     /// The state of a slab's block.
     #[inline(always)]
     fn small(&self, at: u64) -> Option<&AtomicU8> {
         match at % MIN_ALIGN {
-            0 => self.states.get(at / MIN_ALIGN),
+            0 => Some(state_in(self.chapter(at)?, at / MIN_ALIGN)),
             _ => None,
         }
     }
@@ -291,22 +353,10 @@ impl Directory {
         }
     }
 
-    /// What is around an address.
+    /// What it has of an address at which a block may begin.
     #[inline(always)]
-    pub fn look(&self, at: u64) -> Option<Look<'_>> {
-        let cell = self.cell(at)?;
-        let word = cell.load(Ordering::Relaxed);
-        Some(Look { cell, word })
-    }
-
-    /// A slab's block of that class is freed and kept by its thread's cache. None: its free concerns the heap, or is a mistake.
-    #[inline(always)]
-    pub fn keep_small(&self, at: u64, class: usize) -> Option<()> {
-        let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
-        let changed = self
-            .small(at)?
-            .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed);
-        changed.ok().map(drop)
+    pub fn spot(&self, at: u64) -> Option<Spot<'_>> {
+        Spot::of(at, self.whole())
     }
 
     /// May the cache for an arena keep the block at an address, as things are, if it fits in case that it is of no slab?
@@ -346,10 +396,10 @@ impl Directory {
     /// (Where a slab's block begins nobody need ask.)
     #[inline(always)]
     fn set_small(&self, at: u64, to: u8) {
-        let byte = self.states.get(at / MIN_ALIGN);
-        debug_assert!(byte.is_some(), "{at:#x} is a slab's");
-        if let Some(byte) = byte {
-            byte.store(to, Ordering::Release);
+        let chapter = self.chapter(at);
+        debug_assert!(chapter.is_some(), "{at:#x} is a slab's");
+        if let Some(chapter) = chapter {
+            state_in(chapter, at / MIN_ALIGN).store(to, Ordering::Release);
         }
     }
 
@@ -466,15 +516,14 @@ mod tests {
         let (seen, now) = (3, 5);
         let directory = Directory::new().expect("addresses");
         directory.cover(at, run_bytes(now)).expect("room");
-        directory.cover_run(at, run_bytes(now)).expect("room");
         directory.begin_run(at, seen, arena);
         directory.begin_small(at, now);
-        let look = directory.look(at).expect("a cell of the pool");
-        assert_eq!(look.class(&Marks::of(arena)), Some(seen));
-        assert_eq!(directory.keep_small(at, seen), None);
+        let spot = directory.spot(at).expect("a cell of the pool");
+        assert_eq!(spot.look().class(&Marks::of(arena)), Some(seen));
+        assert_eq!(spot.keep_small(seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);
-        assert_eq!(directory.keep_small(at, seen), Some(()));
+        assert_eq!(spot.keep_small(seen), Some(()));
         assert_eq!(directory.state(at), State::Kept);
     }
 }

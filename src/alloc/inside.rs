@@ -4,7 +4,7 @@
 //! Lock: the gate of the cache, which the owner has entered.
 
 use super::cache::Cache;
-use super::directory::Look;
+use super::directory::{Look, Spot};
 use super::entries::Larger;
 use super::size::{GRAIN, plain_class};
 
@@ -68,12 +68,6 @@ impl<'a> Inside<'a> {
         bytes > self.0.lists.long_from() * GRAIN
     }
 
-    /// What the directory says of an address, if it is one of the pool's.
-    #[inline(always)]
-    pub fn look(&self, at: u64) -> Option<Look<'a>> {
-        self.0.directory.look(at)
-    }
-
     /// The class of the blocks there, if they are of a slab of the cache's stream.
     #[inline(always)]
     pub fn class(&self, look: Look) -> Option<usize> {
@@ -94,8 +88,8 @@ impl<'a> Inside<'a> {
 
     /// Keeps a block of that class that is freed. Gives its bytes.
     #[inline(always)]
-    pub fn keep_small(&self, at: u64, class: usize) -> Option<u64> {
-        self.0.put_small(at, class)
+    pub fn keep_small(&self, at: u64, class: usize, spot: Spot) -> Option<u64> {
+        self.0.put_small(at, class, spot)
     }
 
     /// The same for one of no slab that is not long, where there is no such block.

@@ -320,7 +320,6 @@ impl Heap {
     /// The same at this very place.
     fn make_slab_at(&mut self, base: u64, class: usize, stream: u32) -> Option<u32> {
         let len = run_bytes(class);
-        self.directory.cover_run(base, len).ok()?;
         let node = self.cut_at(base, len, stream)?;
         let &Node { owner, seq, .. } = &self.space.nodes[node];
         Some(self.begin_slab(node, class, stream, if owner == COMMON { 0 } else { seq }))

@@ -1,11 +1,11 @@
 //! A table over wide and sparsely used numbers, such as addresses, that any thread may read without a lock: two
 //! levels, like a processor's page tables. A chapter comes into being when something in it is first needed, and stays
 //! where it is until the table goes, so that a reference to an element holds as long as the table. Whoever looks into it
-//! at every call has a clone, which is the same table one step nearer.
+//! at every call has the list of its chapters at hand.
 //!
 //! Memory is mapped from the system, zeroed, and costs nothing until it is touched.
 //!
-//! Invariant: `top[c]` is NULL or the first element of chapter `c`; once set it does not change.
+//! Invariant: a pointer of the list is NULL or to a chapter; once set it does not change.
 //! Locks: `Memory::parts`, among those that add chapters.
 
 use super::BackendError;
@@ -22,26 +22,44 @@ pub unsafe trait Cell: Sync {}
 unsafe impl Cell for AtomicU64 {}
 // SAFETY: as above.
 unsafe impl Cell for AtomicU8 {}
+// SAFETY: what each of its elements is.
+unsafe impl<T: Cell, const N: usize> Cell for [T; N] {}
+// SAFETY: as above.
+unsafe impl<A: Cell, B: Cell> Cell for (A, B) {}
 
-/// The table, of chapters of so many elements.
+/// Where the chapters of a table are, of which there may be so many.
 #[derive(Debug)]
-pub struct Sparse<T: Cell, const CHAPTER: u64> {
-    top: NonNull<AtomicPtr<T>>,
-    chapters: u64,
+#[repr(transparent)]
+pub struct Chapters<C: Cell, const MOST: usize>([AtomicPtr<C>; MOST]);
+
+impl<C: Cell, const MOST: usize> Chapters<C, MOST> {
+    /// The chapter of that number, if it exists.
+    #[inline(always)]
+    pub fn get(&self, number: u64) -> Option<&C> {
+        let chapter = self.0.get(number as usize)?.load(Ordering::Acquire);
+        // SAFETY: NULL, or a chapter, which stays until the table goes, and this list with it.
+        unsafe { chapter.as_ref() }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Sparse<C: Cell, const MOST: usize> {
+    chapters: NonNull<Chapters<C, MOST>>,
     memory: Arc<Memory>,
 }
 
 /// What is mapped for a table: addresses and bytes.
 #[derive(Debug)]
 struct Memory {
-    top: (usize, usize),
+    chapters: (usize, usize),
     parts: Mutex<Vec<(usize, usize)>>,
 }
 
 // SAFETY: elements are shared between threads as `Cell` allows; the pointers are to memory of the table's own.
-unsafe impl<T: Cell, const CHAPTER: u64> Send for Sparse<T, CHAPTER> {}
+unsafe impl<C: Cell, const MOST: usize> Send for Sparse<C, MOST> {}
 // SAFETY: as above.
-unsafe impl<T: Cell, const CHAPTER: u64> Sync for Sparse<T, CHAPTER> {}
+unsafe impl<C: Cell, const MOST: usize> Sync for Sparse<C, MOST> {}
 
 /// Fresh memory from the system.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
@@ -73,79 +91,56 @@ fn map_books(bytes: usize) -> Result<NonNull<u8>, BackendError> {
     })
 }
 
-impl<T: Cell, const CHAPTER: u64> Sparse<T, CHAPTER> {
-    /// A table for the numbers below `limit`, with no element yet.
-    pub fn new(limit: u64) -> Result<Sparse<T, CHAPTER>, BackendError> {
-        let chapters = limit.div_ceil(CHAPTER);
-        let bytes = chapters as usize * size_of::<AtomicPtr<T>>();
-        let top = map_books(bytes)?;
+impl<C: Cell, const MOST: usize> Sparse<C, MOST> {
+    /// A table without chapters.
+    pub fn new() -> Result<Sparse<C, MOST>, BackendError> {
+        let bytes = size_of::<Chapters<C, MOST>>();
+        let at = map_books(bytes)?;
         Ok(Sparse {
-            top: top.cast(),
-            chapters,
+            chapters: at.cast(),
             memory: Arc::new(Memory {
-                top: (top.addr().get(), bytes),
+                chapters: (at.addr().get(), bytes),
                 parts: Mutex::new(Vec::new()),
             }),
         })
     }
 
+    /// Where its chapters are. They are there as long as the table or a clone of it is.
     #[inline(always)]
-    fn chapter(&self, index: u64) -> Option<&AtomicPtr<T>> {
-        // SAFETY: `top` has this many pointers, NULL at first, for as long as the table is.
-        (index / CHAPTER < self.chapters)
-            .then(|| unsafe { self.top.add((index / CHAPTER) as usize).as_ref() })
+    pub fn chapters(&self) -> &Chapters<C, MOST> {
+        // SAFETY: mapped, with NULL in it at first, for as long as the table is.
+        unsafe { self.chapters.as_ref() }
     }
 
-    /// The element of a number, if its chapter exists.
-    #[inline(always)]
-    pub fn get(&self, index: u64) -> Option<&T> {
-        let first = NonNull::new(self.chapter(index)?.load(Ordering::Acquire))?;
-        // SAFETY: a chapter has `CHAPTER` elements and stays until the table goes.
-        Some(unsafe { first.add((index % CHAPTER) as usize).as_ref() })
-    }
-
-    /// Sees to it that the numbers `[from, to)` have elements.
+    /// Sees to it that the chapters `[from, to)` exist.
     pub fn cover(&self, from: u64, to: u64) -> Result<(), BackendError> {
         let mut parts = self.memory.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = CHAPTER as usize * size_of::<T>();
-        let last = to.div_ceil(CHAPTER);
-        let mut next = from / CHAPTER;
-        while next < last {
-            let missing = |chapter: u64| {
-                self.chapter(chapter * CHAPTER)
-                    .map(|first| first.load(Ordering::Relaxed).is_null())
-            };
-            match missing(next) {
-                None => {
-                    return Err(BackendError::NotSupported(format!(
-                        "the pool's books end before number {to:#x}"
-                    )));
-                }
-                Some(false) => next += 1,
-                Some(true) => {
-                    let count = (next..last)
-                        .take_while(|&chapter| missing(chapter) == Some(true))
-                        .count();
-                    let at = map_books(count * bytes)?;
-                    parts.push((at.addr().get(), count * bytes));
-                    for part in 0..count {
-                        // SAFETY: within what was just mapped.
-                        let first = unsafe { at.add(part * bytes) };
-                        let chapter = self.chapter((next + part as u64) * CHAPTER);
-                        chapter
-                            .expect("looked at before")
-                            .store(first.cast().as_ptr(), Ordering::Release);
-                    }
-                    next += count as u64;
-                }
+        let range = usize::try_from(from).ok().zip(usize::try_from(to).ok());
+        let Some(all) = range.and_then(|(from, to)| self.chapters().0.get(from..to)) else {
+            return Err(BackendError::NotSupported(format!(
+                "the pool's books end before chapter {to:#x}"
+            )));
+        };
+        let is_missing = |chapter: &AtomicPtr<C>| chapter.load(Ordering::Relaxed).is_null();
+        for missing in all.chunk_by(|one, next| is_missing(one) == is_missing(next)) {
+            if !is_missing(&missing[0]) {
+                continue;
+            }
+            let bytes = missing.len() * size_of::<C>();
+            let at = map_books(bytes)?;
+            parts.push((at.addr().get(), bytes));
+            for (number, chapter) in missing.iter().enumerate() {
+                // SAFETY: within what was just mapped.
+                let first = unsafe { at.cast::<C>().add(number) };
+                chapter.store(first.as_ptr(), Ordering::Release);
             }
         }
         Ok(())
     }
 }
 
-impl<T: Cell, const CHAPTER: u64> Clone for Sparse<T, CHAPTER> {
-    fn clone(&self) -> Sparse<T, CHAPTER> {
+impl<C: Cell, const MOST: usize> Clone for Sparse<C, MOST> {
+    fn clone(&self) -> Sparse<C, MOST> {
         let memory = self.memory.clone();
         Sparse { memory, ..*self }
     }
@@ -154,7 +149,7 @@ impl<T: Cell, const CHAPTER: u64> Clone for Sparse<T, CHAPTER> {
 impl Drop for Memory {
     fn drop(&mut self) {
         let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for &(at, bytes) in parts.iter().chain([&self.top]) {
+        for &(at, bytes) in parts.iter().chain([&self.chapters]) {
             // SAFETY: mapped by `map` with this length, and nobody has a reference any more.
             unsafe { libc::munmap(ptr::without_provenance_mut(at), bytes) };
         }
@@ -165,27 +160,27 @@ impl Drop for Memory {
 mod tests {
     use super::*;
 
-    const CHAPTER: u64 = 1 << 15;
+    const CELLS: usize = 1 << 15;
 
     #[test]
     fn elements_are_zero_apart_and_stay_where_they_are() {
-        let table: Sparse<AtomicU64, CHAPTER> = Sparse::new(1 << 33).unwrap();
-        assert!(table.get(0).is_none() && table.get(u64::MAX).is_none());
-        table.cover(5 * CHAPTER - 1, 5 * CHAPTER + 1).unwrap();
-        assert!(table.get(4 * CHAPTER - 1).is_none() && table.get(6 * CHAPTER).is_none());
-        let (below, above) = (
-            table.get(5 * CHAPTER - 1).unwrap(),
-            table.get(5 * CHAPTER).unwrap(),
-        );
+        let table: Sparse<([AtomicU64; CELLS], AtomicU8), 64> = Sparse::new().unwrap();
+        let get = |number| table.chapters().get(number);
+        assert!(get(0).is_none() && get(u64::MAX).is_none());
+        table.cover(4, 6).unwrap();
+        assert!(get(3).is_none() && get(6).is_none());
+        let (below, above) = (&get(4).unwrap().0[CELLS - 1], &get(5).unwrap().0[0]);
         below.store(1, Ordering::Relaxed);
         above.store(2, Ordering::Relaxed);
-        table.clone().cover(0, 1 << 20).unwrap();
-        assert!(std::ptr::eq(below, table.get(5 * CHAPTER - 1).unwrap()));
+        table.clone().cover(0, 32).unwrap();
+        assert!(std::ptr::eq(below, &get(4).unwrap().0[CELLS - 1]));
         assert_eq!(
             (below.load(Ordering::Relaxed), above.load(Ordering::Relaxed)),
             (1, 2)
         );
-        assert_eq!(table.get(7).unwrap().load(Ordering::Relaxed), 0);
-        assert!(table.cover(0, (1 << 33) + CHAPTER).is_err());
+        assert_eq!(get(0).unwrap().0[7].load(Ordering::Relaxed), 0);
+        assert_eq!(get(5).unwrap().1.load(Ordering::Relaxed), 0);
+        assert!(table.cover(0, 65).is_err() && table.cover(0, u64::MAX).is_err());
+        assert!(get(63).is_none(), "all or nothing");
     }
 }

@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, ThreadCache};
+use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, Spot, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -340,14 +340,15 @@ pub unsafe extern "C" fn weir_pool_free(
     let Some(inside) = cache.enter_quick() else {
         return free_by_heart(pool, ptr, stream, cache);
     };
-    let Some(look) = inside.look(at) else {
+    let Some(spot) = Spot::of(at, cache.whole()) else {
         drop(inside);
         return free_missed(pool, ptr, stream);
     };
+    let look = spot.look();
     let Some(class) = inside.class(look) else {
         return free_larger(pool, ptr, stream, inside, look);
     };
-    match inside.keep_small(at, class) {
+    match inside.keep_small(at, class, spot) {
         Some(_) => weir_status::WEIR_OK,
         None => {
             drop(inside);

@@ -4,7 +4,7 @@ use super::turn::Turn;
 use super::{Named, Pool, index, index_for_alloc};
 pub use crate::alloc::cache::Cache;
 use crate::alloc::cache::ThreadId;
-pub use crate::alloc::directory::Look;
+pub use crate::alloc::directory::{Look, Spot, Where};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;

@@ -4,7 +4,7 @@ use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Cache, Pool, SMALL_MAX, ThreadCache};
+use weir::pool::{Cache, Pool, SMALL_MAX, Spot, ThreadCache};
 
 pub const STREAM: StreamHandle = StreamHandle(1);
 
@@ -48,9 +48,10 @@ pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
 /// Keeps a block that is freed, as the exported function does.
 pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
     let inside = cache.enter_quick()?;
-    let look = inside.look(at.0)?;
+    let spot = Spot::of(at.0, cache.whole())?;
+    let look = spot.look();
     match inside.class(look) {
-        Some(class) => inside.keep_small(at.0, class),
+        Some(class) => inside.keep_small(at.0, class, spot),
         None if inside.is_long(look) => inside.keep_long(at.0, look),
         None if inside.has_latest() => inside.keep_next(at.0, look),
         None => inside.keep_latest(at.0, look),
