@@ -59,8 +59,14 @@ impl Entry {
     #[inline(always)]
     pub fn pop(&self) -> Larger {
         let larger = self.larger();
-        self.grains.store(0, Relaxed);
+        self.clear();
         larger
+    }
+
+    /// It is none from now on.
+    #[inline(always)]
+    pub fn clear(&self) {
+        self.grains.store(0, Relaxed);
     }
 
     /// Is it none?

@@ -95,6 +95,12 @@ const fn list_of(grains: u64) -> usize {
     SMALL + (57 - zeros as usize) * STEPS + step - STEPS
 }
 
+/// The grains that a request needs that is not long.
+#[inline(always)]
+const fn grains_for(bytes: u64) -> u64 {
+    (bytes + (GRAIN - 1)) >> GRAIN.trailing_zeros()
+}
+
 /// The list of blocks of that kind, if such blocks may be on one.
 fn list_like(piece: Piece) -> Option<usize> {
     match piece {
@@ -168,14 +174,17 @@ impl Lists {
     /// The one that came last, for a request that is not long, if it is of that length.
     #[inline(always)]
     pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
-        let found = self.latest.grains.load(Relaxed) == bytes.div_ceil(GRAIN);
-        found.then(|| self.latest.pop())
+        let latest = self.latest.larger();
+        (latest.grains == grains_for(bytes)).then(|| {
+            self.latest.clear();
+            latest
+        })
     }
 
     /// Another one, for such a request, if it is of that length or hardly longer.
     #[inline(always)]
     pub fn pick_near(&self, bytes: u64) -> Option<Larger> {
-        let grains = bytes.div_ceil(GRAIN);
+        let grains = grains_for(bytes);
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
         let first = self.entries.get(id);

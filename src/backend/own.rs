@@ -1,9 +1,9 @@
 //! What each thread has of its own, found without calling anything.
 //!
 //! A thread-local variable of a shared library is reached by a call of `__tls_get_addr`, before which the caller saves all
-//! registers that it still needs. Here two words of each thread say where its value is; they are reached through a TLS
-//! descriptor, whose call keeps every register but one and is two instructions where the words are in the static TLS
-//! block. A linker that makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local
+//! registers that it still needs. Here a few words of each thread say where its value is, and what of it was asked for last; they are
+//! reached through a TLS descriptor, whose call keeps every register but one and is two instructions where the words are in the static
+//! TLS block. A linker that makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local
 //! storage access in dynamic libraries", 2006.) On aarch64 descriptors are what compilers use anyway.
 //!
 //! In the static block is what the libraries have that a program is linked with, and what is in a library that is loaded later
@@ -42,6 +42,45 @@ pub struct Own<T: Value, const ID: usize> {
     store: &'static Store<T>,
 }
 
+/// A thread's words. All are 0 at first.
+#[repr(C)]
+struct Words {
+    /// Where its value is...
+    value: Cell<*const ()>,
+    /// ...and the number of whose it is.
+    of: Cell<usize>,
+    near: Near,
+}
+
+impl Words {
+    fn set(&self, value: *const (), of: usize) {
+        self.near.known.set(0);
+        self.value.set(value);
+        self.of.set(of);
+    }
+}
+
+/// What of a thread's value was asked for last, nearer than the value itself: whoever asks for the same again waits for fewer loads,
+/// one after the other.
+#[repr(C)]
+struct Near {
+    /// The number of whose it is; 0: nothing is near.
+    known: Cell<usize>,
+    /// Two numbers that say what it is...
+    key: [Cell<usize>; 2],
+    /// ...and two addresses.
+    places: [Cell<*const ()>; 2],
+}
+
+impl Near {
+    /// The addresses, if it is what has this key, of a value with that number.
+    #[inline(always)]
+    fn get(&self, of: usize, key: [usize; 2]) -> Option<[*const (); 2]> {
+        let it = self.known.get() == of && self.key[0].get() == key[0] && self.key[1].get() == key[1];
+        it.then(|| [self.places[0].get(), self.places[1].get()])
+    }
+}
+
 /// The calling thread's value. It stays with that thread.
 pub struct Mine<T> {
     /// Not `NonNull`: whether there is one is then a branch, which costs a hit less than a pointer that may be NULL.
@@ -75,18 +114,44 @@ impl<T: Value, const ID: usize> Own<T, ID> {
     /// The calling thread's value, if it has asked `get` for it since it asked for another one.
     #[inline(always)]
     pub fn known(&'static self) -> Option<Mine<T>> {
-        let (value, of) = words::get();
+        let words = words::at();
         // whoever has this number put the value there
-        (of == ID).then(|| Mine::of(value.cast()))
+        (words.of.get() == ID).then(|| Mine::of(words.value.get().cast()))
     }
 
     /// The same, unless the process was disturbed: both are one question.
     #[inline(always)]
     pub fn calm(&'static self) -> Option<Mine<T>> {
         const { assert!(ID == CALM_IS) };
-        let (value, of) = words::get();
+        let words = words::at();
         // a thread that has none has 0, which is not the number of a process that was disturbed either
-        (of == calm()).then(|| Mine::of(value.cast()))
+        (words.of.get() == calm()).then(|| Mine::of(words.value.get().cast()))
+    }
+
+    /// What was brought near last, if that has this key; unless the process was disturbed.
+    #[inline(always)]
+    pub fn near(&'static self, key: [usize; 2]) -> Option<[*const (); 2]> {
+        const { assert!(ID == CALM_IS) };
+        words::at().near.get(calm(), key)
+    }
+
+    /// What of the thread's value has this key is at these places, until something else is brought near, or nothing is.
+    #[inline]
+    pub fn bring_near(&'static self, key: [usize; 2], places: [*const (); 2]) {
+        let words = words::at();
+        if words.of.get() != ID {
+            return;
+        }
+        for number in 0..2 {
+            words.near.key[number].set(key[number]);
+            words.near.places[number].set(places[number]);
+        }
+        words.near.known.set(ID);
+    }
+
+    /// Nothing is near.
+    pub fn forget_near(&'static self) {
+        words::at().near.known.set(0);
     }
 
     /// The calling thread's value. None: it has none, and there is no place left, or it will not come to its end, or has.
@@ -114,7 +179,7 @@ impl<T: Value, const ID: usize> Own<T, ID> {
             value = taken.as_ptr();
             self.local.set(value);
         }
-        words::set(value.cast(), ID);
+        words::at().set(value.cast(), ID);
         Some(Mine::of(value))
     }
 
@@ -127,7 +192,7 @@ impl<T: Value, const ID: usize> Own<T, ID> {
     /// other end.
     fn end(&'static self) {
         let value = self.local.replace(self.ended());
-        words::set(ptr::null(), 0);
+        words::at().set(ptr::null(), 0);
         // a panic must not reach the C library; what it leaves behind keeps its place
         let empty = catch_unwind(AssertUnwindSafe(|| Mine::of(value).end())).unwrap_or(false);
         if empty && let Some(value) = NonNull::new(value.cast_mut()) {
@@ -170,37 +235,38 @@ extern "C" fn touch() {
     ANY.with(|any| std::hint::black_box(any).set(1));
 }
 
-/// The thread's two words: an address, and the number of whose it is; 0 at first.
+/// The calling thread's words.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod words {
+    use super::Words;
     use std::arch::{asm, global_asm};
 
+    const _: () = assert!(size_of::<Words>() == 56);
     global_asm!(
         ".pushsection .tbss.weir_own_words, \"awT\", @nobits",
         ".p2align 4",
         ".globl weir_own_words",
         ".hidden weir_own_words",
         ".type weir_own_words, @object",
-        ".size weir_own_words, 16",
+        ".size weir_own_words, 56",
         "weir_own_words:",
-        ".zero 16",
+        ".zero 56",
         ".popsection",
         options(att_syntax)
     );
 
     #[inline(always)]
-    pub fn get() -> (*const (), usize) {
-        let (address, of);
-        // SAFETY: the descriptor's call gives in rax how far the words are from where fs is, and keeps all else: but for
-        // vector and mask registers in C libraries before 2.40 (glibc's bug 31372), of which the compiler forgets those that the
-        // processor it compiles for does not have. Both words are this thread's.
+    pub fn at() -> &'static Words {
+        let at: *const Words;
+        // SAFETY: the descriptor's call gives in rax how far the words are from where fs is, which itself is what lies there, and keeps
+        // all else: but for vector and mask registers in C libraries before 2.40 (glibc's bug 31372), of which the compiler forgets
+        // those that the processor it compiles for does not have.
         unsafe {
             asm!(
                 "leaq weir_own_words@tlsdesc(%rip), %rax",
                 "call *weir_own_words@tlscall(%rax)",
-                "movq %fs:8(%rax), {of}",
-                "movq %fs:(%rax), %rax",
-                of = out(reg) of, out("rax") address,
+                "addq %fs:0, %rax",
+                out("rax") at,
                 out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                 out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
                 out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
@@ -211,47 +277,36 @@ mod words {
                 options(att_syntax)
             );
         }
-        (address, of)
-    }
-
-    pub fn set(address: *const (), of: usize) {
-        // SAFETY: as in `get`.
-        unsafe {
-            asm!(
-                "leaq weir_own_words@tlsdesc(%rip), %rax",
-                "call *weir_own_words@tlscall(%rax)",
-                "movq {address}, %fs:(%rax)",
-                "movq {of}, %fs:8(%rax)",
-                address = in(reg) address, of = in(reg) of, out("rax") _,
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
-                out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
-                out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _,
-                out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
-                out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
-                out("k0") _, out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
-                options(att_syntax)
-            );
-        }
+        // SAFETY: they are there, and zero at first, for as long as the thread, with which a reference to them stays.
+        unsafe { &*at }
     }
 }
 
 /// The same where compilers do it.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod words {
+    use super::{Near, Words};
     use std::cell::Cell;
+    use std::ptr;
 
     thread_local! {
-        static WORDS: Cell<(*const (), usize)> = const { Cell::new((std::ptr::null(), 0)) };
+        static WORDS: Words = const {
+            Words {
+                value: Cell::new(ptr::null()),
+                of: Cell::new(0),
+                near: Near {
+                    known: Cell::new(0),
+                    key: [const { Cell::new(0) }; 2],
+                    places: [const { Cell::new(ptr::null()) }; 2],
+                },
+            }
+        };
     }
 
     #[inline(always)]
-    pub fn get() -> (*const (), usize) {
-        WORDS.get()
-    }
-
-    pub fn set(address: *const (), of: usize) {
-        WORDS.set((address, of));
+    pub fn at() -> &'static Words {
+        // SAFETY: they need no drop, so they are there for as long as the thread, with which a reference to them stays.
+        WORDS.with(|words| unsafe { &*ptr::from_ref(words) })
     }
 }
 
@@ -322,6 +377,52 @@ mod tests {
             ENDED.load(Ordering::Relaxed),
             (MOST / 8 + 1) * (10..18).sum::<usize>()
         );
+    }
+
+    /// What is near is found by its key alone, by the thread that brought it there alone, and only as long as the thread's value is the one
+    /// that it had then.
+    #[test]
+    fn near_is_what_was_brought_there_last() {
+        thread_local! {
+            static LOCAL: Cell<*const Cell<u64>> = const { Cell::new(ptr::null()) };
+        }
+        static STORE: Store<Cell<u64>> = Store::new();
+        static OF: Own<Cell<u64>, 5> = Own::new(LOCAL, &STORE);
+        thread_local! {
+            static OTHER: Cell<*const Cell<u64>> = const { Cell::new(ptr::null()) };
+        }
+        static OTHERS: Store<Cell<u64>> = Store::new();
+        static OF_OTHER: Own<Cell<u64>, 6> = Own::new(OTHER, &OTHERS);
+        // whether the process is calm other tests decide
+        let near = |key| words::at().near.get(5, key);
+        let places = |n: usize| [ptr::without_provenance(n), ptr::without_provenance(n + 1)];
+        let alone = move || {
+            assert!(near([0, 0]).is_none());
+            OF.bring_near([5, 6], places(7));
+            assert!(near([5, 6]).is_none(), "there is no value yet");
+            OF.get().expect("a place");
+            assert!([[0, 0], [5, 6]].iter().all(|&key| near(key).is_none()));
+            OF.bring_near([5, 6], places(7));
+            assert_eq!(near([5, 6]), Some(places(7)));
+            let others = [[0, 0], [5, 0], [0, 6], [6, 5]];
+            assert!(others.iter().all(|&key| near(key).is_none()));
+            OF.get().expect("the same");
+            assert_eq!(near([5, 6]), Some(places(7)));
+            OF.bring_near([0, 0], places(9));
+            assert_eq!((near([0, 0]), near([5, 6])), (Some(places(9)), None));
+            OF.forget_near();
+            assert!([[0, 0], [5, 6]].iter().all(|&key| near(key).is_none()));
+            OF.bring_near([5, 6], places(7));
+        };
+        let thread = std::thread::spawn(move || {
+            alone();
+            std::thread::spawn(alone).join().expect("another's is not near");
+            OF_OTHER.get().expect("a place");
+            assert!(near([5, 6]).is_none(), "the words are another value's");
+            OF.get().expect("the same");
+            assert!(near([5, 6]).is_none(), "that was before");
+        });
+        thread.join().expect("no panic");
     }
 
     /// It stays where it is, the next thread has another place, and nothing else happens.

@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, Spot, ThreadCache};
+use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -38,26 +38,12 @@ pub unsafe extern "C" fn weir_pool_alloc(
     stream: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let mine = threads::mine_if_calm();
-    let Some(cache) = quick(&mine, pool, stream) else {
-        // SAFETY: the caller's promise about `ptr`, passed on.
-        return unsafe { alloc_missed(pool, bytes, stream, ptr) };
-    };
-    let Some(inside) = cache.enter_quick() else {
+    match threads::nearest(pool.addr(), self::stream(stream)) {
+        // SAFETY: `quick` gave it, and the thread's slot still has it; and the caller's promise about `ptr`, passed on.
+        Some((cache, _)) => unsafe { alloc_from(&*cache, pool, bytes, stream, ptr) },
         // SAFETY: as above.
-        return unsafe { alloc_by_heart(pool, bytes, stream, ptr, cache) };
-    };
-    if bytes > SMALL_MAX {
-        // SAFETY: as above.
-        return unsafe { alloc_larger(pool, bytes, stream, ptr, inside) };
+        None => unsafe { alloc_elsewhere(pool, bytes, stream, ptr) },
     }
-    // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || inside.take_small(bytes as u64)) } {
-        return weir_status::WEIR_OK;
-    }
-    drop(inside);
-    // SAFETY: as above.
-    unsafe { alloc_missed(pool, bytes, stream, ptr) }
 }
 
 /// Like weir_pool_alloc, aligned to `alignment` bytes: a power of two, or 0 for 256.
@@ -138,8 +124,67 @@ unsafe fn served(ptr: *mut *mut c_void, find: impl FnOnce() -> Option<u64>) -> b
     true
 }
 
-/// What `weir_pool_alloc` goes on with where calls may be answered as in the round before. It has the same arguments, and lets no
-/// panic out, so that it is a jump away and nothing has to be kept.
+/// `weir_pool_alloc` where this is the cache.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(always)]
+unsafe fn alloc_from(
+    cache: &Cache,
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    let Some(inside) = cache.enter_quick() else {
+        // SAFETY: the caller's promise, passed on.
+        return unsafe { alloc_by_heart(pool, bytes, on, ptr, cache) };
+    };
+    if bytes > SMALL_MAX {
+        // SAFETY: as above.
+        return unsafe { alloc_larger(pool, bytes, on, ptr, inside) };
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { served(ptr, || inside.take_small(bytes as u64)) } {
+        return weir_status::WEIR_OK;
+    }
+    drop(inside);
+    // SAFETY: as above.
+    unsafe { alloc_missed(pool, bytes, on, ptr) }
+}
+
+/// What `weir_pool_alloc` goes on with where the cache is not the nearest. It has the same arguments, and lets no panic out, so that it
+/// is a jump away and nothing has to be kept.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe extern "C" fn alloc_elsewhere(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+) -> weir_status {
+    match find(pool, on) {
+        // SAFETY: the caller's promise, passed on.
+        Some(cache) => unsafe { alloc_from(cache, pool, bytes, on, ptr) },
+        // SAFETY: as above.
+        None => unsafe { alloc_missed(pool, bytes, on, ptr) },
+    }
+}
+
+/// As `quick`, where it was not the nearest cache. It is there for one call.
+#[inline(always)]
+fn find<'a>(pool: *mut weir_pool, on: weir_stream) -> Option<&'a Cache> {
+    let mine = threads::mine_if_calm()?;
+    let (pool, on) = (pool.addr(), stream(on));
+    // SAFETY: as in `quick`.
+    let cache = unsafe { mine.quick(pool, on).as_ref() }?;
+    mine.bring_near(pool, on, cache);
+    Some(cache)
+}
+
+/// What `weir_pool_alloc` goes on with where calls may be answered as in the round before; as above.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
@@ -332,28 +377,48 @@ pub unsafe extern "C" fn weir_pool_free(
     ptr: *mut c_void,
     stream: weir_stream,
 ) -> weir_status {
-    let mine = threads::mine_if_calm();
-    let Some(cache) = quick(&mine, pool, stream) else {
-        return free_missed(pool, ptr, stream);
-    };
+    match threads::nearest(pool.addr(), self::stream(stream)) {
+        // SAFETY: `quick` gave the cache, and the thread's slot still has it; what its directory knows is there as long.
+        Some((cache, whole)) => free_from(unsafe { (&*cache, &*whole) }, pool, ptr, stream),
+        None => free_elsewhere(pool, ptr, stream),
+    }
+}
+
+/// `weir_pool_free` where this is the cache, and what its directory knows.
+#[inline(always)]
+fn free_from(
+    (cache, whole): (&Cache, &Where),
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+) -> weir_status {
     let at = addr(ptr).0;
     let Some(inside) = cache.enter_quick() else {
-        return free_by_heart(pool, ptr, stream, cache);
+        return free_by_heart(pool, ptr, on, cache);
     };
-    let Some(spot) = Spot::of(at, cache.whole()) else {
+    let Some(spot) = Spot::of(at, whole) else {
         drop(inside);
-        return free_missed(pool, ptr, stream);
+        return free_missed(pool, ptr, on);
     };
     let look = spot.look();
     let Some(class) = inside.class(look) else {
-        return free_larger(pool, ptr, stream, inside, look);
+        return free_larger(pool, ptr, on, inside, look);
     };
     match inside.keep_small(at, class, spot) {
         Some(_) => weir_status::WEIR_OK,
         None => {
             drop(inside);
-            free_missed(pool, ptr, stream)
+            free_missed(pool, ptr, on)
         }
+    }
+}
+
+/// As `alloc_elsewhere`.
+#[inline(never)]
+extern "C" fn free_elsewhere(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
+    match find(pool, on) {
+        Some(cache) => free_from((cache, cache.whole()), pool, ptr, on),
+        None => free_missed(pool, ptr, on),
     }
 }
 

@@ -2,6 +2,8 @@
 //! call that a cache serves takes no lock and looks up nothing that threads share; one that goes on to the same pool as
 //! the last touches nothing that other threads write before it is there.
 //!
+//! One cache is the nearest: a call for the same pool and stream as others before finds it without looking for it.
+//!
 //! A cache is opened by the calls that could have used it, or by a pool's first call, and goes back to its pool when the
 //! thread ends, when another stream needs its place, and when the stream's handle comes to mean something else.
 //!
@@ -19,7 +21,7 @@ use crate::backend::process::CALM_IS;
 use crate::backend::store::Store;
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
-use crate::pool::{Cache, Pool, ThreadCache};
+use crate::pool::{Cache, Pool, ThreadCache, Where};
 use std::cell::{Cell, Ref, RefCell};
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -34,6 +36,9 @@ const AT_ONCE: usize = 2;
 const PLACES: usize = HOMES + WAYS - 1;
 /// Calls that a cache could have served before there is one.
 const CALLS: u32 = 4;
+/// Of so many calls for another cache than the nearest the first makes its own the nearest: not each, since who works with several streams
+/// in turn would have others come and go.
+const TURNS: u32 = 16;
 /// Calls for another stream after which a cache leaves its place to that one.
 const PATIENCE: u32 = 64;
 
@@ -88,25 +93,6 @@ impl Slot<'_> {
         !POOLS.is_live(self.key.pool.get())
     }
 
-    /// From now on it is for another stream, or for none, and has this cache; unless it is in use.
-    fn set(self, pool: usize, stream: usize, cache: Option<ThreadCache>) {
-        let Ok(mut place) = self.cache.try_borrow_mut() else {
-            return;
-        };
-        let quick = cache.as_ref().and_then(ThreadCache::quick);
-        self.key.quick.set(quick.map_or(ptr::null(), ptr::from_ref));
-        let old = std::mem::replace(&mut **place, cache);
-        drop(place);
-        let old_pool = self.key.pool.replace(pool);
-        self.key.stream.set(stream);
-        self.key.wanted.set(0);
-        if let Some(old) = old
-            && let Ok(pool) = POOLS.get(old_pool)
-        {
-            pool.close_cache(&old);
-        }
-    }
-
     fn is_in_use(self) -> bool {
         self.cache.try_borrow_mut().is_err()
     }
@@ -117,6 +103,8 @@ impl Slot<'_> {
 pub struct Caches {
     keys: [Key; PLACES],
     places: [Place; PLACES],
+    /// Calls for another cache than the nearest, since that one is, or since there is none.
+    others: Cell<u32>,
     /// The slot of the cache that was asked last for a call that names no stream.
     nameless: Cell<usize>,
     /// The pool that it called last. It stays borrowed while that is called.
@@ -135,7 +123,7 @@ impl Value for Caches {
     fn end(&self) -> bool {
         // in a forked child other threads' locks may be held for ever, and all belongs to the parent
         if !end::forked() {
-            self.slots().for_each(|slot| slot.set(0, 0, None));
+            self.slots().for_each(|slot| self.set(slot, 0, 0, None));
         }
         self.remember(None);
         let left = self.last.try_borrow().map_or(true, |last| last.is_some());
@@ -176,6 +164,14 @@ pub fn own() -> Option<Mine<Caches>> {
     OWN.get()
 }
 
+/// The calling thread's nearest cache, if it is the one for this pool and stream, and what its directory knows; unless the process was
+/// disturbed. Both are there until the thread calls anything else of this module.
+#[inline(always)]
+pub fn nearest(pool: usize, stream: StreamHandle) -> Option<(*const Cache, *const Where)> {
+    let [cache, whole] = OWN.near([pool, stream.0])?;
+    Some((cache.cast(), whole.cast()))
+}
+
 /// The library goes. At the process's end nothing ends what threads still have; who unloads it has no thread in it.
 pub fn unload() {
     OWN.close();
@@ -186,6 +182,7 @@ impl Caches {
         Caches {
             keys: [const { Key::new() }; PLACES],
             places: [const { RefCell::new(ManuallyDrop::new(None)) }; PLACES],
+            others: Cell::new(0),
             nameless: Cell::new(0),
             last: RefCell::new(ManuallyDrop::new(None)),
             error: Message::new(),
@@ -207,6 +204,17 @@ impl Caches {
             }
         }
         key.quick.get()
+    }
+
+    /// The one that `quick` gave for a pool and a stream was not the nearest; it may be from now on.
+    #[inline(always)]
+    pub fn bring_near(&self, pool: usize, stream: StreamHandle, cache: &Cache) {
+        let others = self.others.get();
+        self.others.set((others + 1) % TURNS);
+        if others == 0 {
+            let places = [ptr::from_ref(cache).cast(), ptr::from_ref(cache.whole()).cast()];
+            OWN.bring_near([pool, stream.0], places);
+        }
     }
 
     /// The one for a pool and a stream, if there is one.
@@ -249,6 +257,27 @@ impl Caches {
             .or_else(|| find(&|slot| !slot.is_taken()))
             .or_else(|| find(&|_| true))
             .expect("there is a first one")
+    }
+
+    /// From now on a slot is for another stream, or for none, and has this cache; unless it is in use.
+    fn set(&self, slot: Slot<'_>, pool: usize, stream: usize, cache: Option<ThreadCache>) {
+        let Ok(mut place) = slot.cache.try_borrow_mut() else {
+            return;
+        };
+        OWN.forget_near();
+        self.others.set(0);
+        let quick = cache.as_ref().and_then(ThreadCache::quick);
+        slot.key.quick.set(quick.map_or(ptr::null(), ptr::from_ref));
+        let old = std::mem::replace(&mut **place, cache);
+        drop(place);
+        let old_pool = slot.key.pool.replace(pool);
+        slot.key.stream.set(stream);
+        slot.key.wanted.set(0);
+        if let Some(old) = old
+            && let Ok(pool) = POOLS.get(old_pool)
+        {
+            pool.close_cache(&old);
+        }
     }
 
     fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
@@ -374,7 +403,7 @@ fn beside_with<R>(
             if let Some(mine) = mine()
                 && let Some(slot) = mine.slot_of(handle, stream)
             {
-                slot.set(0, 0, None);
+                mine.set(slot, 0, 0, None);
             }
         }
         None if result.is_ok() => {
@@ -403,7 +432,7 @@ fn open_first(
         && pool.is_new()
         && let Some(cache) = open(pool, stream)
     {
-        settle(way, slot, handle, stream, cache);
+        settle(mine, (way, slot), handle, stream, cache);
     }
 }
 
@@ -427,7 +456,7 @@ fn consider(
     slot.key.wanted.set(slot.key.wanted.get() + 1);
     if !same {
         if slot.key.wanted.get() > if taken { PATIENCE } else { 1 } {
-            slot.set(handle, stream.0, None);
+            mine.set(slot, handle, stream.0, None);
         }
         return;
     }
@@ -435,16 +464,22 @@ fn consider(
         && !slot.is_in_use()
         && let Some(cache) = open(pool, stream)
     {
-        settle(way, slot, handle, stream, cache);
+        settle(mine, (way, slot), handle, stream, cache);
     }
 }
 
 /// A cache comes to its slot, the stream's of that number.
-fn settle(way: usize, slot: Slot<'_>, handle: usize, stream: StreamHandle, cache: ThreadCache) {
+fn settle(
+    mine: &Caches,
+    (way, slot): (usize, Slot<'_>),
+    handle: usize,
+    stream: StreamHandle,
+    cache: ThreadCache,
+) {
     if way >= AT_ONCE {
         cache.set_apart();
     }
-    slot.set(handle, stream.0, Some(cache));
+    mine.set(slot, handle, stream.0, Some(cache));
 }
 
 /// Pools have ended: what the calling thread has of them goes.
@@ -452,5 +487,5 @@ pub fn forget_ended() {
     let Some(mine) = mine() else { return };
     mine.remember(None);
     let ended = mine.slots().filter(|slot| slot.is_vacant());
-    ended.for_each(|slot| slot.set(0, 0, None));
+    ended.for_each(|slot| mine.set(slot, 0, 0, None));
 }
