@@ -68,6 +68,9 @@ impl Backend for Priced {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.0.is_inert(stream)
     }
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.0.is_idle(stream, line)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.0.record(stream)
     }

@@ -246,6 +246,61 @@ fn the_current_context_and_the_capture_mode_are_left_as_they_were() {
 const MODES: [u32; 3] = [0, 1, 2];
 
 #[test]
+fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
+    let name = "idle_is_what_has_no_work_and_waits_for_nobody_by_itself";
+    alone(name, &[], || {
+        let device = Device::open(0);
+        let b = backend();
+        let (one, other) = (stream(), stream());
+        let id = line(&b, handle(one));
+        assert!(b.is_idle(handle(one), id));
+        let gate = Gate::on(other);
+        let theirs = line(&b, handle(other));
+        assert!(b.is_idle(handle(one), id) && !b.is_idle(handle(other), theirs));
+        // another one by the same name, and the other way round
+        assert!(!b.is_idle(handle(one), theirs) && !b.is_idle(handle(other), id));
+        let event = b.record(handle(other)).unwrap();
+        b.wait(handle(one), event).unwrap();
+        assert!(
+            !b.is_idle(handle(one), id),
+            "what it waits for is no work of its own"
+        );
+        drop(gate);
+        b.synchronize(event).unwrap();
+        ok!(stream_synchronize(one));
+        assert!(b.is_idle(handle(one), id) && b.is_idle(handle(other), theirs));
+        b.forget(event);
+
+        // those that the legacy stream waits for, and itself, are left to events
+        let mut blocking = null_mut();
+        ok!(stream_create(&raw mut blocking, 0));
+        for stream in [handle(blocking), LEGACY, PER_THREAD] {
+            let id = line(&b, stream);
+            assert!(!b.is_idle(stream, id), "{stream}");
+        }
+
+        // a capture stays whole, and a call that fails says nothing
+        ok!(stream_begin_capture(one, 0));
+        assert!(!b.is_idle(handle(one), id) && !b.is_idle(handle(one), line(&b, handle(one))));
+        assert!(b.is_idle(handle(other), theirs));
+        let mut graph = null_mut();
+        ok!(stream_end_capture(one, &raw mut graph));
+        ok!(graph_destroy(graph));
+        for call in ["cuStreamGetFlags", "cuStreamQuery", "cuStreamGetId"] {
+            fail(call, 1, 1);
+            assert!(!b.is_idle(handle(one), id), "{call}");
+        }
+        assert!(b.is_idle(handle(one), id));
+        for stream in [one, other, blocking] {
+            ok!(stream_destroy(stream));
+        }
+        b.close();
+        assert!(!b.is_idle(handle(one), id), "the pool has ended");
+        drop(device);
+    });
+}
+
+#[test]
 fn captures_are_told_apart_and_never_harmed() {
     alone("captures_are_told_apart_and_never_harmed", &[], || {
         let device = Device::open(0);

@@ -319,6 +319,10 @@ impl Backend for Faulty {
         self.inner.is_inert(stream)
     }
 
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.call(Call::Query).is_ok() && self.inner.is_idle(stream, line)
+    }
+
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.call(Call::Record)?;
         let event = self.inner.record(stream)?;

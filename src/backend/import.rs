@@ -342,6 +342,9 @@ impl Backend for Importer {
     fn is_of_thread(&self, stream: StreamHandle) -> bool {
         self.inner.is_of_thread(stream)
     }
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.inner.is_idle(stream, line)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.inner.record(stream)
     }

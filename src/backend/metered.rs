@@ -126,6 +126,10 @@ impl Backend for Metered {
     fn is_of_thread(&self, stream: StreamHandle) -> bool {
         self.inner.is_of_thread(stream)
     }
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        count(&self.events);
+        self.inner.is_idle(stream, line)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);
         self.inner.record(stream)

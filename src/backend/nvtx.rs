@@ -178,6 +178,9 @@ impl Backend for Watched {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
     }
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.inner.is_idle(stream, line)
+    }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.inner.record(stream)
     }

@@ -7,6 +7,7 @@ use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
+use crate::alloc::order::Clock;
 use crate::backend::Backend;
 use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
@@ -80,11 +81,24 @@ impl Pool {
         let uncovered = heap.cover_for_takeover(&awaited);
         let times = heap.patience_for_takeover();
         drop(heap);
+        // a stream without work need not be given an event to say so
+        let mut done = Clock::new();
         for stream in uncovered {
-            self.record_on(stream);
+            let (index, line, name, covers) = stream;
+            if !self.backend.is_built_in(name) && self.backend.is_idle(name, line) {
+                done.push((index, covers));
+            } else {
+                self.record_on(stream);
+            }
         }
+        let busy = awaited
+            .iter()
+            .filter(|stream| done.iter().all(|idle| idle.0 != **stream));
+        let busy: Vec<u32> = busy.copied().collect();
         let start = (times > 1).then(|| self.backend.now());
-        let done = self.wait_a_moment_for(&awaited, NOTICE * times);
+        if !busy.is_empty() {
+            done.extend(self.wait_a_moment_for(&busy, NOTICE * times));
+        }
         let longer = start.is_some_and(|start| self.backend.now() - start > NOTICE);
         heap = self.books_as_they_are();
         heap.looked_for_takeover(longer);

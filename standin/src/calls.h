@@ -85,6 +85,7 @@ enum call_traits {
     X(cuStreamDestroy_v2, cuStreamDestroy, 4000, GIVES_BACK)                                                          \
     X(cuStreamSynchronize, cuStreamSynchronize, 2000, 0)                                                              \
     X(cuStreamQuery, cuStreamQuery, 2000, 0)                                                                          \
+    X(cuStreamGetFlags, cuStreamGetFlags, 5050, 0)                                                                    \
     X(cuStreamWaitEvent, cuStreamWaitEvent, 3020, 0)                                                                  \
     X(cuStreamGetId, cuStreamGetId, 12000, 0)                                                                         \
     X(cuStreamGetCtx, cuStreamGetCtx, 9020, 0)                                                                        \

@@ -360,6 +360,16 @@ CUresult cuStreamSynchronize(CUstream handle) {
     LEAVE(device->lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
 }
 
+CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags) {
+    ENTER(cuStreamGetFlags);
+    struct stream *stream;
+    REQUIRE(flags != NULL, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_in_use(handle, &stream));
+    TRY(captures_refuse_captured(stream));
+    *flags = stream->blocking ? 0 : CU_STREAM_NON_BLOCKING;
+    LEAVE(CUDA_SUCCESS);
+}
+
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id) {
     ENTER(cuStreamGetId);
     struct stream *stream;

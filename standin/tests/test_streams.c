@@ -77,6 +77,14 @@ static void handles_are_used_again_at_once_and_ids_never(void) {
     OK(cuStreamGetId(c, &second));
     CHECK(first != second);
     OK(cuStreamQuery(c));
+    unsigned flags;
+    OK(cuStreamGetFlags(c, &flags));
+    IS(flags, 0);
+    CUstream free_running = stream_of(CU_STREAM_NON_BLOCKING);
+    OK(cuStreamGetFlags(free_running, &flags));
+    IS(flags, CU_STREAM_NON_BLOCKING);
+    IS(cuStreamGetFlags(free_running, NULL), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamDestroy_v2(free_running));
     gate_open(&gate);
     CUevent e = event_of(0);
     OK(cuEventDestroy_v2(e));

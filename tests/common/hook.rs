@@ -121,6 +121,10 @@ impl Backend for Hooked {
         self.inner.is_inert(stream)
     }
 
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.around(Call::Query, || self.inner.is_idle(stream, line))
+    }
+
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.around(Call::Record, || self.inner.record(stream))
     }

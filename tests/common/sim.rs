@@ -425,6 +425,15 @@ impl Backend for Sim {
         stream.0 < FIRST_STREAM as u64
     }
 
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        if self.timeline(stream) != Ok(line) || line.capture.is_some() {
+            return false;
+        }
+        let state = self.state();
+        let index = state.named("a question for its work", stream);
+        index.is_some_and(|index| state.reached(&state.streams[index].clock))
+    }
+
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         let mut state = self.state();
         state.not_captured("an event recorded", stream);

@@ -380,6 +380,10 @@ impl Backend for CudaBackend {
         stream.0 == streams::PER_THREAD
     }
 
+    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.may_ask().is_ok() && self.streams.is_idle(stream, line)
+    }
+
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.may_ask()?;
         let named = self.streams.usable(stream)?;

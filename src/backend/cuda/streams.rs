@@ -23,8 +23,9 @@ use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::{BackendError, process};
 use crate::base::units::{StreamHandle, StreamId, Timeline, is_own_handle};
-use cuda_driver_sys::{CUcontext, CUstream};
+use cuda_driver_sys::{CUcontext, CUstream, CUstream_flags};
 use std::cell::Cell;
+use std::ffi::c_uint;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -280,6 +281,28 @@ impl Streams {
 
     fn capturing(&self, stream: StreamHandle) -> Result<Capturing, BackendError> {
         captures::capturing(self.driver, stream).map_err(|error| self.blame(error))
+    }
+
+    /// Is it still that stream, and one that waits for no other by itself, and all its work complete? What streams wait for that the legacy one
+    /// and they wait for each other an event shows, and this question may not.
+    pub(super) fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+        let symbols = &self.driver.symbols;
+        let (Some(get_flags), Some(query)) = (symbols.stream_get_flags, symbols.stream_query) else {
+            return false;
+        };
+        if is_built_in(stream) || line.capture.is_some() || self.timeline(stream) != Ok(line) {
+            return false;
+        }
+        let Ok(_mode) = context::relax(self.driver) else {
+            return false;
+        };
+        let mut flags = 0;
+        // SAFETY: a stream that was there just now, and is not being captured; the variable is ours.
+        let code = unsafe { get_flags(handle(stream), &raw mut flags) };
+        code == SUCCESS
+            && flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0
+            // SAFETY: as above. What else it may say an event will, too.
+            && unsafe { query(handle(stream)) } == SUCCESS
     }
 
     /// The stream, if an event may be recorded on it or waited for by it now.

@@ -111,6 +111,8 @@ symbols! {
         event_synchronize "cuEventSynchronize" [(2000, "cuEventSynchronize")] (CUevent);
     }
     optional {
+        stream_query "cuStreamQuery" [(2000, "cuStreamQuery")] (CUstream);
+        stream_get_flags "cuStreamGetFlags" [(5050, "cuStreamGetFlags")] (CUstream, *mut c_uint);
         stream_get_ctx "cuStreamGetCtx" [(9020, "cuStreamGetCtx")] (CUstream, *mut CUcontext);
         stream_is_capturing "cuStreamIsCapturing" [(10000, "cuStreamIsCapturing")] (CUstream, *mut c_uint);
         stream_get_capture_info "cuStreamGetCaptureInfo" [(10010, "cuStreamGetCaptureInfo")]
