@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use weir::base::units::StreamHandle;
 use weir::ffi::access::weir_pool_set_access;
 use weir::ffi::batch::*;
 use weir::ffi::blocks::*;
@@ -497,4 +498,35 @@ fn threads_share_pools_that_come_and_go() {
         }
     });
     assert_eq!(destroy(without_provenance_mut(shared)), WEIR_OK);
+}
+
+/// What serves calls at once is a cache that the thread has: none once its stream has come to mean something else, or its pool has ended.
+#[test]
+fn the_nearest_cache_is_one_that_the_thread_has() {
+    let mut options = options();
+    options.declared_streams = 1;
+    let pool = create(&options);
+    let mut stream = null_mut();
+    // SAFETY: a variable for the stream.
+    assert_eq!(unsafe { weir_host_stream_create(&mut stream) }, WEIR_OK);
+    let near = || weir::lifecycle::threads::nearest(pool.addr(), StreamHandle(stream.addr())).is_some();
+    let call = |times: usize| {
+        for _ in 0..times {
+            assert_eq!(free(pool, alloc(pool, 4096, stream), stream), WEIR_OK);
+        }
+    };
+    assert!(!near());
+    call(40);
+    assert!(near());
+    // SAFETY: it takes any stream.
+    assert_eq!(unsafe { weir_stream_changed(stream) }, WEIR_OK);
+    call(1);
+    assert!(!near(), "it has ended");
+    call(40);
+    assert!(near());
+    // SAFETY: nobody calls it any more.
+    assert_eq!(unsafe { weir_pool_destroy(pool) }, WEIR_OK);
+    assert!(!near());
+    // SAFETY: nor the stream.
+    assert_eq!(unsafe { weir_host_stream_destroy(stream) }, WEIR_OK);
 }
