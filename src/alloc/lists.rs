@@ -175,10 +175,8 @@ impl Lists {
     #[inline(always)]
     pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
         let latest = self.latest.larger();
-        (latest.grains == grains_for(bytes)).then(|| {
-            self.latest.clear();
-            latest
-        })
+        let found = (latest.grains == grains_for(bytes)).then_some(latest);
+        found.inspect(|_| self.latest.clear())
     }
 
     /// Another one, for such a request, if it is of that length or hardly longer.
