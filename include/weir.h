@@ -532,7 +532,7 @@ typedef struct {
    */
   uint64_t page_unmaps;
   /**
-   * Events recorded, queried or waited for.
+   * Events recorded, queried or waited for, and streams asked whether they have work.
    */
   uint64_t event_calls;
   /**

@@ -1,7 +1,7 @@
 //! What each thread has of its own, found without calling anything.
 //!
 //! A thread-local variable of a shared library is reached by a call of `__tls_get_addr`, before which the caller saves all
-//! registers that it still needs. Here a few words of each thread say where its value is, and what of it was asked for last; they are
+//! registers that it still needs. Here a few words of each thread say where its value is, and what of it is nearest at hand; they are
 //! reached through a TLS descriptor, whose call keeps every register but one and is two instructions where the words are in the static
 //! TLS block. A linker that makes a program of the static library leaves no call at all. (Oliva, Araújo: "Speeding up thread-local
 //! storage access in dynamic libraries", 2006.) On aarch64 descriptors are what compilers use anyway.
@@ -60,8 +60,7 @@ impl Words {
     }
 }
 
-/// What of a thread's value was asked for last, nearer than the value itself: whoever asks for the same again waits for fewer loads,
-/// one after the other.
+/// What of a thread's value was brought near last: who asks for it does not wait for the value, and the loads that lead to it from there.
 #[repr(C)]
 struct Near {
     /// The number of whose it is; 0: nothing is near.

@@ -54,7 +54,7 @@ pub struct weir_pool_stats {
     pub page_maps: u64,
     /// Mappings removed.
     pub page_unmaps: u64,
-    /// Events recorded, queried or waited for.
+    /// Events recorded, queried or waited for, and streams asked whether they have work.
     pub event_calls: u64,
     /// Calls of the driver or the operating system.
     pub driver_calls: u64,

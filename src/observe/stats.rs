@@ -46,7 +46,7 @@ pub struct Stats {
     pub maps: u64,
     /// Mappings removed (a count).
     pub unmaps: u64,
-    /// Events recorded, queried or waited for (a count).
+    /// Events recorded, queried or waited for, and streams asked whether they have work (a count).
     pub event_calls: u64,
     /// All backend calls (a count).
     pub driver_calls: u64,

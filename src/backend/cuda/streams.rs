@@ -283,8 +283,8 @@ impl Streams {
         captures::capturing(self.driver, stream).map_err(|error| self.blame(error))
     }
 
-    /// Is it still that stream, and one that waits for no other by itself, and all its work complete? What streams wait for that the legacy one
-    /// and they wait for each other an event shows, and this question may not.
+    /// Is it still that stream, and one that waits for no other by itself, and all its work complete? The legacy stream and blocking ones
+    /// wait for each other: that an event shows, and this question may not.
     pub(super) fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
         let symbols = &self.driver.symbols;
         let (Some(get_flags), Some(query)) = (symbols.stream_get_flags, symbols.stream_query) else {
