@@ -2,7 +2,8 @@
 //! dynamic memory allocator for real-time systems", 2004). With 32 bins an octave a fit is within 1/32 of
 //! the best, and a bounded look through one bin makes it the best in practice. Constant time.
 //!
-//! Invariants: a bin's bit is set exactly if its list is not empty; a node is in the bin of its length.
+//! Invariants: a bin's bit is set exactly if its list is not empty; a node is in the bin of its length; `bytes` is the sum of
+//! the lengths.
 //! No lock of their own: the heap's.
 
 use super::node::{NIL, Node, NodeId, Nodes};
@@ -21,6 +22,7 @@ pub struct Bins {
     heads: Box<[NodeId]>,
     levels: u64,
     subs: [u32; LEVELS],
+    bytes: u64,
 }
 
 #[inline(always)]
@@ -76,6 +78,7 @@ impl Default for Bins {
             heads: vec![NIL; LEVELS * SUBS].into_boxed_slice(),
             levels: 0,
             subs: [0; LEVELS],
+            bytes: 0,
         }
     }
 }
@@ -84,8 +87,9 @@ impl Bins {
     /// Puts a node into the bin of its length.
     #[inline]
     pub fn insert(&mut self, nodes: &mut Nodes, id: NodeId) {
-        let at = index(nodes[id].len);
-        self.insert_into(nodes, id, at);
+        let len = nodes[id].len;
+        self.bytes += len;
+        self.insert_into(nodes, id, index(len));
     }
 
     /// Takes a node out. Its length is still that with which it went in.
@@ -97,6 +101,7 @@ impl Bins {
             bin_next: next,
             ..
         } = &nodes[id];
+        self.bytes -= len;
         self.unlink(nodes, prev, next, || index(len));
     }
 
@@ -109,6 +114,7 @@ impl Bins {
             bin_next: next,
             ..
         } = &nodes[id];
+        self.bytes = self.bytes - was + len;
         let (from, to) = (index(was), index(len));
         if prev == NIL && from == to {
             return;
@@ -255,6 +261,11 @@ impl Bins {
             id = nodes[id].bin_next;
         }
         longest
+    }
+
+    /// All nodes' bytes together.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Is there no node at all?

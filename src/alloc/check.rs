@@ -250,12 +250,14 @@ impl Heap {
             let Some(arena) = arena else { continue };
             let (index, nodes) = (index as u32, &self.space.nodes);
             let mut binned = HashMap::new();
+            let before = free;
             for id in arena.bins.descending(nodes, 0) {
                 let node = &nodes[id];
                 assert_eq!((node.kind, node.owner), (Kind::Free, index), "{node:?}");
                 assert!(binned.insert(id, node.seq).is_none(), "binned once: {node:?}");
                 free += node.len;
             }
+            assert_eq!(arena.bins.bytes(), free - before);
             assert!(arena.completed <= arena.seq || index == COMMON);
             if index == COMMON {
                 continue;

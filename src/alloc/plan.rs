@@ -139,6 +139,9 @@ impl Heap {
         if self.apart {
             return self.plan_page(len, align, sources);
         }
+        if self.free_for(stream).saturating_add(sources.create) < len {
+            return None; // before hundreds of windows are looked at in vain
+        }
         if sources.join {
             let (window, fills) = self.choose_join(len, align, stream, sources)?;
             return Some(self.enact(&window, &fills));
@@ -229,6 +232,12 @@ impl Heap {
     pub(super) fn usable(&self, id: NodeId, stream: u32) -> bool {
         let node = &self.space.nodes[id];
         node.kind == Kind::Free && (node.owner == stream || node.owner == COMMON)
+    }
+
+    /// Bytes that are free for the stream, wherever they are.
+    fn free_for(&self, stream: u32) -> u64 {
+        let arenas = Heap::usable_arenas(stream).map(|arena| self.arena(arena).bins.bytes());
+        arenas.sum::<u64>() + self.stats.idle
     }
 
     /// The arenas whose extents the stream may use.
@@ -439,9 +448,9 @@ impl Heap {
             to: piece.to.min(window.end),
             ..piece
         };
-        let found = [piece, inside]
-            .into_iter()
-            .find_map(|piece| Some((piece, self.home_of(piece, window, stream)?)))?;
+        let home = |piece| Some((piece, self.home_of(piece, window, stream)?));
+        let part = || (inside != piece).then(|| home(inside)).flatten();
+        let found = home(piece).or_else(part)?;
         woken.push(page);
         Some(found)
     }
@@ -519,7 +528,7 @@ impl Heap {
 }
 
 /// A part of a hole within one mapping.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     mapping: MappingId,
     at: u64,

@@ -81,15 +81,8 @@ impl Pool {
                 create: room.limit,
                 ..wake
             },
-            // the device may have room for small pages only
-            Sources {
-                alias: true,
-                create: room.limit,
-                page_min: self.backend.granularity(),
-                ..wake
-            },
         ];
-        // without bytes for them, the second and fourth step are the third, and the first is part of it
+        // without bytes for them, the second, fourth and sixth step are the third, and the first is part of it
         let slot = self.backend.granularity();
         let skip = [
             room.early < slot,
@@ -97,8 +90,7 @@ impl Pool {
             false,
             room.slack < slot,
             false,
-            false,
-            false,
+            room.limit < slot,
         ];
         let each = steps.into_iter().zip(skip);
         each.filter(|step| !step.1).map(|step| step.0).collect()
