@@ -6,9 +6,10 @@ mod common;
 use common::op::STREAMS;
 use common::sim::{FIRST_STREAM, Sim};
 use common::work::Moment;
-use common::{M, Pages, config};
+use common::{M, Pages, SLOT, config, limited};
 use std::sync::Arc;
 use weir::backend::BackendError;
+use weir::backend::call::Call;
 use weir::backend::fault::Faulty;
 use weir::base::error::Error;
 use weir::base::units::{Addr, EventHandle, StreamHandle};
@@ -397,4 +398,22 @@ fn each_call_and_all_after_it_fail() {
             assert!(n > 10);
         }
     }
+}
+
+/// It is free, though it lies nowhere.
+#[test]
+fn a_page_that_could_not_be_mapped_is_room_at_the_limit() {
+    let faulty = Faulty::new(Pages::Movable.memory());
+    let pool = Pool::new(limited(SLOT), Arc::clone(&faulty) as _).expect("a pool");
+    let alloc = || pool.alloc(SLOT, 0, StreamHandle(0));
+    faulty.fail_nth_of(Call::Map, 1, BackendError::Other("on purpose".into()));
+    alloc().expect_err("the page is mapped nowhere");
+    pool.validate();
+    assert_eq!(pool.stats().expect("stats").idle, SLOT);
+    let at = alloc().expect("the page");
+    assert_eq!((faulty.calls(Call::Create), faulty.calls(Call::Release)), (1, 0));
+    pool.free(at, StreamHandle(0)).expect("a live block");
+    assert_eq!(pool.end().blocks, 0);
+    drop(pool);
+    faulty.assert_empty();
 }
