@@ -109,6 +109,17 @@ fn a_driver_that_refuses_is_asked_once_for_each_request_that_fails() {
     }
 }
 
+/// A page as large as usual is too much for it.
+#[test]
+fn a_request_that_just_fits_is_served() {
+    for (capacity, bytes) in [(14, 13), (6, 5), (30, 30), (74, 65)] {
+        let faulty = device(Pages::Movable, capacity * M);
+        let pool = pool_on(&faulty, Pages::Movable);
+        free(&pool, alloc(&pool, bytes * M));
+        end(pool, &faulty);
+    }
+}
+
 #[test]
 fn a_pool_serves_from_what_it_has_and_hardly_asks() {
     let faulty = device(Pages::Movable, 256 * M);

@@ -315,27 +315,12 @@ impl Pool {
         steps: Vec<Sources>,
     ) -> Result<Option<u64>, Error> {
         let (len, align) = Heap::need(request.bytes, request.align);
-        // the device may have room for small pages only
-        let slot = self.backend.granularity();
-        let small = steps
-            .last()
-            .filter(|last| last.create >= slot && last.page_min > slot);
-        let small = small.map(|&last| Sources {
-            page_min: slot,
-            ..last
-        });
-        let (count, mut planned) = (steps.len(), false);
-        for (step, mut sources) in steps.into_iter().chain(small).enumerate() {
-            if step == count && !planned {
-                break; // for what the one before lacks the size of pages makes no difference
-            }
+        for mut sources in steps {
             // an earlier step may have created pages, and failed or lost them to another thread
             sources.create = sources.create.min(self.below_limit()?);
             let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
-            planned = true;
             match self.attempt(grow, len, align, request.stream, sources, serve) {
-                Ok(None) => planned = false,
-                Ok(Some(None)) => {}
+                Ok(None | Some(None)) => {}
                 Ok(Some(Some(at))) => return Ok(Some(at)),
                 Err(BackendError::OutOfMemory(why)) => *said = why,
                 Err(error) => return Err(translate(error, request.stream.handle)),
