@@ -7,7 +7,10 @@ use common::op::{Op, STREAMS, Setup, random_op};
 use common::player::{Call, Guest, Player, Round, asked};
 use common::random::Random;
 use common::run::Run;
+use common::sim::FIRST_STREAM;
 use common::threads::{self, Threads};
+use weir::backend;
+use weir::base::units::StreamHandle;
 use weir::config::Config;
 
 const SEEDS: u64 = 1200;
@@ -62,6 +65,77 @@ fn rounds_of_several_streams_are_by_heart() {
         assert!(events > 0, "declared {declared}: nothing was taken over");
         // an event, looks at it, and what is forgotten
         assert!(events < 2 * frees, "declared {declared}: {events} for {frees}");
+    }
+}
+
+/// Blocks that one stream after the other has, on a device that does what is queued now and then.
+fn play_behind(run: &mut Run, player: &mut Player, round: &Round, pace: &mut Random) {
+    for call in 0..round.calls.len() {
+        player.play(run, round, call..call + 1);
+        if pace.one_in(4) {
+            let stream = StreamHandle(FIRST_STREAM + pace.below(STREAMS as u64) as usize);
+            run.sim.advance(stream, 1 + pace.below(3));
+        }
+    }
+    (0..STREAMS as u8).for_each(|stream| run.get_on_with(stream));
+}
+
+/// Where streams wait for each other they do so by heart, whatever the device has done by then, and when something else comes between.
+#[test]
+fn streams_that_wait_for_each_other_do_so_by_heart() {
+    for declared in [true, false] {
+        let (mut by_heart, mut waits, mut frees, mut disturbed) = (0, 0, 0, 0);
+        for seed in 0..40 {
+            let random = &mut Random(seed + 1);
+            let mut run = Run::new(&setup(declared));
+            run.exact_peaks = false;
+            let streams = 2 + seed as u8 % 3;
+            let mut round = Round::of_several(random, 150, 24, u64::from(streams));
+            for (on, asked) in round.on.iter_mut().zip(&mut round.asked) {
+                *asked += 64 << 10; // of no slab
+                on.1 = (on.0 + 1) % streams;
+            }
+            let mut player = Player::new(&round);
+            let pace = &mut Random(seed + 100);
+            for _ in 0..60 {
+                play_behind(&mut run, &mut player, &round, pace);
+            }
+            if !run.pool.is_replaying() {
+                run.end();
+                continue;
+            }
+            let (before, waited) = (run.pool.stats().expect("stats"), run.sim.waits());
+            play_behind(&mut run, &mut player, &round, pace);
+            let after = run.pool.stats().expect("stats");
+            assert!(run.pool.is_replaying());
+            assert_eq!((after.misses, after.maps), (before.misses, before.maps));
+            by_heart += 1;
+            waits += run.sim.waits() - waited;
+            frees += after.frees - before.frees;
+            for _ in 0..12 {
+                let here = random.below(round.calls.len() as u64) as usize;
+                if random.one_in(3) {
+                    let call =
+                        [backend::call::Call::Record, backend::call::Call::Wait][random.below(2) as usize];
+                    let why = backend::BackendError::Other("on purpose".into());
+                    run.faulty.fail_nth_of(call, 1 + random.below(4), why);
+                }
+                player.play(&mut run, &round, 0..here);
+                disturbed += u32::from(run.pool.is_replaying());
+                run.faulty.heal();
+                run.step(&random_op(random, run.blocks(), 30));
+                player.play(&mut run, &round, here..round.calls.len());
+                run.check_now();
+                (0..3).for_each(|_| play_behind(&mut run, &mut player, &round, pace));
+            }
+            run.end();
+        }
+        assert!(by_heart >= 30, "declared {declared}: {by_heart} of 40");
+        assert!(disturbed >= 100, "declared {declared}: {disturbed}");
+        assert!(
+            waits > 0 && waits < frees,
+            "declared {declared}: {waits} for {frees}"
+        );
     }
 }
 

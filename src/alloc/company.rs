@@ -6,9 +6,10 @@
 //! the stream that used it last is complete. If it is not the replay ends, and the books serve the request in some other way. The event is
 //! recorded just then, or, where the pool can record one only in calls that name the stream, in one of its frees before,
 //! of which the pool hears, too. The first round that is replayed needs some of the one that was recorded: it begins once the books have them.
+//! Where streams wait for each other the call's stream waits for the event, complete or not (`waited`).
 //!
 //! When the books make up for a replay each free byte becomes the stream's that used it last, under a fresh number. What was used before
-//! that need not be known: who took it over had seen it complete.
+//! that need not be known: who took it over had seen it complete, or waits for it.
 //!
 //! The streams are all that the pool knows, and none makes nearly all calls (then the others may be `guests`). Slabs serve their owner: where
 //! another stream frees one of their blocks nothing is replayed.
@@ -21,8 +22,9 @@ use super::node::{Kind, NIL, NodeId};
 use super::note::{Extent, Note, low_points};
 use super::order::{COMMON, Uncovered};
 use super::period::LAST;
-use super::takeover::{Latest, Takeover};
+use super::takeover::{Latest, SELDOM, Takeover};
 use super::tape::{NO_PART, Progress, Step, part};
+use super::waited::Waited;
 use crate::backend::Event;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -41,11 +43,6 @@ struct Seen {
     heard: Option<(u64, u64)>,
 }
 
-/// Once in so many looks...
-const SELDOM: u64 = 64;
-/// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
-const LONGER: u32 = 10;
-
 /// May a round be replayed?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begins {
@@ -60,7 +57,7 @@ pub(super) enum Begins {
 pub struct Replayed {
     /// Which one it was.
     number: u64,
-    calls: u64,
+    pub(super) calls: u64,
 }
 
 /// The streams whose calls are recorded or replayed.
@@ -76,12 +73,15 @@ pub struct Company {
     /// Its calls of which the pool has to hear.
     heard: Vec<usize>,
     seen: Vec<Seen>,
+    /// Streams wait for each other on the device.
+    by_waits: bool,
+    pub(super) waited: Waited,
     /// While calls are recorded: the latest event of each was due after so many calls of the program, and covers that number.
     due: Vec<Option<(u64, u64)>>,
     /// A round is ready to be replayed but for events of its streams.
     wants_events: bool,
     /// Looks since the last one that took longer.
-    looks: u64,
+    pub(super) looks: u64,
     /// Calls of that round.
     round: u64,
     /// By what this replay is told from others.
@@ -184,6 +184,23 @@ impl Company {
         near.unwrap_or_else(|| self.takeovers.partition_point(is_before))
     }
 
+    /// Do they wait for each other?
+    pub(super) fn is_by_waits(&self) -> bool {
+        self.by_waits
+    }
+
+    /// What the event covers that a call waits for which takes over what this stream used, and by which number.
+    pub(super) fn covered(&self, stream: u32) -> Option<(Replayed, u64)> {
+        let (calls, covers) = self.seen.get(self.part_of(stream)?)?.waited_for?;
+        let number = self.number;
+        Some((Replayed { number, calls }, covers))
+    }
+
+    /// Was that of this replay?
+    pub(super) fn is_same(&self, replayed: Replayed) -> bool {
+        self.number == replayed.number
+    }
+
     /// What the next call takes over: from which part, and after how many calls that had used it.
     fn next(&self, progress: Progress) -> impl Iterator<Item = (usize, u64)> + '_ {
         let first = self.first_from(progress.steps);
@@ -215,8 +232,7 @@ impl Heap {
     /// May several streams make rounds together?
     pub(super) fn may_be_company(&self) -> bool {
         let captured = |stream: u32| self.arena(stream).id.capture.is_some();
-        let several =
-            self.has_several_streams() && self.known_streams() <= MANY && !self.sharing.is_by_waits();
+        let several = self.has_several_streams() && self.known_streams() <= MANY;
         several
             && self
                 .streams()
@@ -258,6 +274,7 @@ impl Heap {
         let company = &mut self.replay.company;
         company.begin(notes.len(), takeovers, heard);
         (company.seen, company.number) = (seen, self.replay.begun_before);
+        (company.by_waits, company.waited) = (self.sharing.is_by_waits(), Waited::default());
         Begins::Now
     }
 
@@ -321,9 +338,11 @@ impl Heap {
         self.see_completed();
         let company = &mut self.replay.company;
         company.latest = company.first_from(progress.steps);
+        let by = company.part_of(own.arena);
+        let waits = |from: usize| by.map_or(0, |by| company.waited.of(by, from));
         let missing = company
             .next(progress)
-            .filter(|&(from, calls)| company.seen[from].calls < calls);
+            .filter(|&(from, calls)| company.seen[from].calls.max(waits(from)) < calls);
         missing.map(|(from, _)| company.members[from]).collect()
     }
 
@@ -356,20 +375,6 @@ impl Heap {
         events.iter().find(covers).or(events.back()).copied()
     }
 
-    /// What is taken over is looked at: so many times as long as usual may that take.
-    pub fn patience_for_takeover(&self) -> u32 {
-        match self.replay.company.looks < SELDOM {
-            true => 1,
-            false => LONGER,
-        }
-    }
-
-    /// It was, and took longer than usual, or not.
-    pub fn looked_for_takeover(&mut self, longer: bool) {
-        let looks = &mut self.replay.company.looks;
-        *looks = if longer { 0 } else { *looks + 1 };
-    }
-
     /// How far a replay that several streams make has come.
     pub fn replayed(&self) -> Option<Replayed> {
         let company = &self.replay.company;
@@ -383,7 +388,7 @@ impl Heap {
     /// The host has waited for all that this stream had done by then, or that all had.
     pub fn synchronized_with(&mut self, stream: Option<u32>, replayed: Replayed) {
         let company = &mut self.replay.company;
-        let same = self.replay.tape.is_on() && company.number == replayed.number;
+        let same = self.replay.tape.is_on() && company.is_same(replayed);
         for (&member, seen) in company.members.iter().zip(&mut company.seen) {
             if same && stream.is_none_or(|stream| stream == member) {
                 seen.calls = seen.calls.max(replayed.calls);
@@ -542,6 +547,7 @@ mod tests {
         let mut company = Company::new(vec![7, 9]);
         let takeover = |step, from, ago| Takeover {
             step,
+            by: 0,
             from,
             ago,
             event: 0,
@@ -565,6 +571,7 @@ mod tests {
         company.seen = vec![Seen::default(); 2];
         let takeover = Takeover {
             step: 8,
+            by: 0,
             from: 1,
             ago: 6,
             event: 5,

@@ -64,4 +64,5 @@ pub mod tape;
 pub mod transit;
 pub mod turns;
 mod uses;
+pub mod waited;
 pub mod windows;

@@ -4,7 +4,8 @@
 //! the pool can record one at any time that is done in the call itself, and covers the most; elsewhere it is done in the last of
 //! that stream's frees before, at the latest in the one that let the memory go. So each needs a point within an interval, and those that take
 //! the last point of the first one to end need the fewest (Gupta, Lee, Leung, "Efficient algorithms for interval graphs and circular-arc
-//! graphs", 1982). Whoever comes after an event was seen to be complete that covers what he takes over asks nothing.
+//! graphs", 1982). Whoever comes after an event was seen to be complete that covers what he takes over asks nothing. Where streams wait for
+//! each other (`waited`) an event is of use to the stream that waits for it alone.
 //!
 //! No lock of its own: the heap's.
 
@@ -20,12 +21,18 @@ use std::ops::Range;
 
 /// So many cells (`uses`) are looked at to find out what is taken over, some tens of milliseconds.
 const WORK: usize = 1 << 24;
+/// Once in so many looks...
+pub(super) const SELDOM: u64 = 64;
+/// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
+const LONGER: u32 = 10;
 
 /// A call takes over what another part used last, so many calls before it. The event that tells whether it may is recorded in that part's
 /// free so many calls before it, or, if that is 0, in the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Takeover {
     pub(super) step: usize,
+    /// Whom events are for: the part of the call, or 0, which is the host, for all.
+    pub(super) by: usize,
     pub(super) from: usize,
     pub(super) ago: usize,
     pub(super) event: usize,
@@ -58,16 +65,16 @@ pub(super) struct Latest {
 /// take over, too. None: there is none for one of them.
 fn thin_out(takeovers: Vec<Takeover>, event: impl Fn(&Takeover) -> Option<usize>) -> Option<Vec<Takeover>> {
     let mut needed: Vec<Takeover> = Vec::new();
-    let mut latest: [Option<usize>; MANY] = [None; MANY];
+    let mut latest: [[Option<usize>; MANY]; MANY] = Default::default();
     for mut takeover in takeovers {
         // before the first call of the round, if it is less than 0
         let used = takeover.step as i64 - takeover.ago as i64;
-        let before = latest[takeover.from].map(|before| &mut needed[before]);
+        let before = latest[takeover.by][takeover.from].map(|before| &mut needed[before]);
         match before.filter(|before| before.covers() > used) {
             Some(before) => before.ago = before.ago.min((before.step as i64 - used) as usize),
             None => {
                 takeover.event = event(&takeover).filter(|&event| event <= takeover.ago)?;
-                latest[takeover.from] = Some(needed.len());
+                latest[takeover.by][takeover.from] = Some(needed.len());
                 needed.push(takeover);
             }
         }
@@ -99,6 +106,7 @@ impl Heap {
         if notes.iter().map(cells).sum::<usize>() > WORK {
             return None;
         }
+        let by_waits = self.sharing.is_by_waits();
         let mut takeovers = Vec::new();
         for (step, note) in notes.iter().enumerate() {
             let cells = &blocks[&reach(note.block(), note.at)];
@@ -119,8 +127,10 @@ impl Heap {
                 uses.set(cells.clone(), step);
             }
             let from = ago.into_iter().enumerate().filter(|&(_, ago)| ago > 0);
+            let by = if by_waits { note.part() } else { 0 };
             takeovers.extend(from.map(|(from, ago)| Takeover {
                 step,
+                by,
                 from,
                 ago,
                 event: 0,
@@ -159,6 +169,20 @@ impl Heap {
         })
     }
 
+    /// What is taken over is looked at: so many times as long as usual may that take.
+    pub fn patience_for_takeover(&self) -> u32 {
+        match self.replay.company.looks < SELDOM {
+            true => 1,
+            false => LONGER,
+        }
+    }
+
+    /// It was, and took longer than usual, or not.
+    pub fn looked_for_takeover(&mut self, longer: bool) {
+        let looks = &mut self.replay.company.looks;
+        *looks = if longer { 0 } else { *looks + 1 };
+    }
+
     /// Who used what last, when so many of the round's calls were made.
     pub(super) fn latest_uses(&self, notes: &VecDeque<Note>, steps: usize) -> Latest {
         let mut blocks: FxHashMap<(u64, u64), Vec<Part>> = FxHashMap::default();
@@ -194,6 +218,7 @@ mod tests {
     fn takeover(step: usize, from: usize, ago: usize, event: usize) -> Takeover {
         Takeover {
             step,
+            by: 0,
             from,
             ago,
             event,

@@ -8,6 +8,7 @@ use super::{Named, Pool, ThreadCache};
 use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
+use crate::alloc::waited::WaitFor;
 use crate::backend::Backend;
 use crate::base::lock::RankedGuard;
 use crate::base::units::Addr;
@@ -56,7 +57,10 @@ impl Pool {
         if at.is_none() && heap.replay.is_on() {
             // it may have begun just now
             if let Some(own) = own {
-                heap = self.see_takeover(heap, own, bytes);
+                heap = match heap.replays_by_waits() {
+                    true => self.wait_for_takeover(heap, own, bytes, stream),
+                    false => self.see_takeover(heap, own, bytes),
+                };
             }
             at = Pool::taped(&mut heap, call);
         }
@@ -109,6 +113,37 @@ impl Pool {
         drop(heap);
         self.forget_stale();
         self.books_as_they_are()
+    }
+
+    /// The same where streams wait for each other: has this one wait for them.
+    fn wait_for_takeover<'a>(
+        &'a self,
+        mut heap: RankedGuard<'a, Heap>,
+        own: &Cache,
+        bytes: u64,
+        stream: &Named,
+    ) -> RankedGuard<'a, Heap> {
+        if !heap.reuse.internal_dependencies || heap.awaited(own, bytes).is_empty() {
+            return heap;
+        }
+        drop(heap);
+        let _grow = Turn::take(self);
+        heap = self.books_as_they_are();
+        // another thread may have had its turn
+        let awaited = heap.awaited(own, bytes);
+        let uncovered = heap.cover_for_takeover(&awaited);
+        drop(heap);
+        for stream in uncovered {
+            self.record_on(stream);
+        }
+        let events = self.books_as_they_are().events_for_takeover(&awaited);
+        let waits = |wait: &WaitFor| self.backend.wait(stream.handle, wait.event).is_ok();
+        let events: Vec<WaitFor> = events.into_iter().filter(waits).collect();
+        heap = self.books_as_they_are();
+        for wait in events {
+            heap.waits_in_replay(own, wait);
+        }
+        heap
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
