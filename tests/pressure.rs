@@ -3,9 +3,10 @@
 mod common;
 
 use common::random::Random;
-use common::{K, M, Pages, config};
+use common::{K, M, Pages, config, limited};
 use std::sync::Arc;
 use weir::backend::call::Call;
+use weir::backend::counting::Counting;
 use weir::backend::fault::Faulty;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
@@ -264,4 +265,32 @@ fn threads_keep_less_while_the_device_is_short() {
     pool.close_cache(&cache);
     free(&pool, large);
     end(pool, &faulty);
+}
+
+#[test]
+fn a_small_request_takes_what_is_too_short_for_a_slab() {
+    let pool = Pool::new(limited(2 * M), Counting::new(true)).expect("a pool");
+    let most = pool.alloc(2 * M - 65_024, 0, HOST).expect("a block");
+    let small = pool.alloc(1, 0, HOST).expect("63.5 KiB are free");
+    assert_eq!(pool.block_size(small), Some(33_280));
+    assert_eq!(small.0 % 256, 0);
+    pool.alloc(1, 0, HOST).expect_err("30 KiB are left");
+    pool.validate();
+    assert_eq!(pool.free(small, HOST), Ok(33_280));
+    pool.free(most, HOST).expect("a live block");
+    // a slab for eight blocks of 30,000 B, and hardly anything else
+    let one = pool.alloc(30_000, 0, HOST).expect("a block");
+    let mut others = Vec::new();
+    while let Ok(at) = pool.alloc(33 * K, 0, HOST) {
+        others.push(at);
+    }
+    let beside = pool.alloc(1000, 0, HOST).expect("the slab has room");
+    assert_eq!(pool.block_size(beside), pool.block_size(one));
+    let aligned = pool.alloc(1000, 8 * K, HOST).expect("the slab has room");
+    assert_eq!(aligned.0 % (8 * K), 0);
+    pool.validate();
+    for at in others.into_iter().chain([one, beside, aligned]) {
+        pool.free(at, HOST).expect("a live block");
+    }
+    assert_eq!(pool.stats().expect("stats").used, 0);
 }
