@@ -26,6 +26,7 @@ Steps:
   share            blocks and events shared by two processes, also under compute-sanitizer
   stress           a million blocks, many threads and streams, patterns written and checked by kernels
   rounds           steps that are the same, known by heart, beside a stream that copies and a thread that takes memory back
+  passing          streams that pass blocks on and wait for each other on the device, by heart
   oom              another allocator holds nearly all of the card
   illegal          an illegal address, and what comes back
   capture          a graph with kernels, captured in every mode and replayed a hundred times
@@ -52,7 +53,7 @@ END
 }
 
 cd "$(dirname "$0")/.." || exit 2
-steps=(build device teardown no_wait share stress rounds oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard examples nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
+steps=(build device teardown no_wait share stress rounds passing oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard examples nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
 while [ $# -gt 0 ]; do
     case $1 in
@@ -146,7 +147,7 @@ step() {
 build() {
     local failed=0
     command -v nvcc && command -v compute-sanitizer || return 1
-    local c_tests=(-DWEIR_TEST_GPU=ON) clients=() programs=(stress rounds no_wait oom illegal capture planted ring nccl thrust memory_resource)
+    local c_tests=(-DWEIR_TEST_GPU=ON) clients=() programs=(stress rounds passing no_wait oom illegal capture planted ring nccl thrust memory_resource)
     if [ -n "$wheels" ]; then
         rm -rf "$rmm"
         python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$rmm" \
@@ -177,6 +178,7 @@ memcheck() { c_tests -R 'device\.shared\.sanitizer$' -E '^share'; } # the static
 program() { "$gpu/gpu.$1" "${@:2}" | tee "$out/$1.said" && echo "note: $(tail -n 2 "$out/$1.said" | head -n 1)"; }
 stress() { program stress $((quick ? 200000 : 1000000)); }
 rounds() { program rounds $((quick ? 200 : 2000)) && echo "note: $(grep 'not declared' "$out/rounds.said")"; }
+passing() { program passing && echo "note: $(grep 'not declared' "$out/passing.said")"; }
 no_wait() { program no_wait && echo "note: $(grep slowest "$out/no_wait.said")"; }
 oom() { program oom; }
 illegal() { program illegal; }
@@ -332,6 +334,7 @@ step no_wait 60 no_wait
 step share 120 share
 step stress 150 stress
 step rounds 60 rounds
+step passing 60 passing
 step oom 90 oom
 step illegal 60 illegal
 step capture 60 capture
