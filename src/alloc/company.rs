@@ -6,7 +6,7 @@
 //! the stream that used it last is complete. If it is not the replay ends, and the books serve the request in some other way. The event is
 //! recorded just then, or, where the pool can record one only in calls that name the stream, in one of its frees before,
 //! of which the pool hears, too. The first round that is replayed needs some of the one that was recorded: it begins once the books have them.
-//! Where streams wait for each other the call's stream waits for the event, complete or not (`waited`).
+//! Where streams wait for each other the call's stream waits for the event, complete or not, and elsewhere if that is seldom (`waited`).
 //!
 //! When the books make up for a replay each free byte becomes the stream's that used it last, under a fresh number. What was used before
 //! that need not be known: who took it over had seen it complete, or waits for it.
@@ -74,7 +74,9 @@ pub struct Company {
     heard: Vec<usize>,
     seen: Vec<Seen>,
     /// Streams wait for each other on the device.
-    by_waits: bool,
+    pub(super) by_waits: bool,
+    /// Each is told from all others where they take over, so that it may wait alone.
+    pub(super) by_pairs: bool,
     pub(super) waited: Waited,
     /// While calls are recorded: the latest event of each was due after so many calls of the program, and covers that number.
     due: Vec<Option<(u64, u64)>>,
@@ -184,11 +186,6 @@ impl Company {
         near.unwrap_or_else(|| self.takeovers.partition_point(is_before))
     }
 
-    /// Do they wait for each other?
-    pub(super) fn is_by_waits(&self) -> bool {
-        self.by_waits
-    }
-
     /// What the event covers that a call waits for which takes over what this stream used, and by which number.
     pub(super) fn covered(&self, stream: u32) -> Option<(Replayed, u64)> {
         let (calls, covers) = self.seen.get(self.part_of(stream)?)?.waited_for?;
@@ -271,10 +268,12 @@ impl Heap {
             cache.set_part(number.map_or(NO_PART, part));
         }
         self.replay.begun_before += 1;
+        let by_pairs = self.takes_over_by_pairs();
         let company = &mut self.replay.company;
         company.begin(notes.len(), takeovers, heard);
         (company.seen, company.number) = (seen, self.replay.begun_before);
-        (company.by_waits, company.waited) = (self.sharing.is_by_waits(), Waited::default());
+        (company.by_waits, company.by_pairs) = (self.sharing.is_by_waits(), by_pairs);
+        company.waited = Waited::default();
         Begins::Now
     }
 

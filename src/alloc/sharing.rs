@@ -178,6 +178,11 @@ impl Sharing {
         self.vain >= VAIN
     }
 
+    /// It was found to be so in a replay.
+    pub(super) fn is_seen_busy(&mut self) {
+        self.vain = self.vain.max(VAIN);
+    }
+
     /// Pages were mapped for a request.
     pub(super) fn mapped(&mut self, pages: u64) {
         self.mapped += pages;

@@ -106,7 +106,7 @@ impl Heap {
         if notes.iter().map(cells).sum::<usize>() > WORK {
             return None;
         }
-        let by_waits = self.sharing.is_by_waits();
+        let by_pairs = self.takes_over_by_pairs();
         let mut takeovers = Vec::new();
         for (step, note) in notes.iter().enumerate() {
             let cells = &blocks[&reach(note.block(), note.at)];
@@ -127,7 +127,7 @@ impl Heap {
                 uses.set(cells.clone(), step);
             }
             let from = ago.into_iter().enumerate().filter(|&(_, ago)| ago > 0);
-            let by = if by_waits { note.part() } else { 0 };
+            let by = if by_pairs { note.part() } else { 0 };
             takeovers.extend(from.map(|(from, ago)| Takeover {
                 step,
                 by,
@@ -149,6 +149,12 @@ impl Heap {
                 false => Some(0),
             }
         })
+    }
+
+    /// Is each stream told from all others, so that it may wait for one by itself? Events in frees would be more.
+    pub(super) fn takes_over_by_pairs(&self) -> bool {
+        let members = self.replay.company.members();
+        self.sharing.is_by_waits() || !members.iter().any(|&stream| self.is_beyond_reach(stream))
     }
 
     /// Does nobody free a slab's block but the stream whose slab it is?

@@ -2,7 +2,9 @@
 //!
 //! Where memory is shared by waits (`sharing`) a call that takes over what another stream used last (`takeover`) need not find that
 //! stream's work complete: its own stream waits for an event recorded since, and what is queued on it from then on comes after that work. So
-//! what is known is known to one stream, not to all: each needs events for what it takes over itself.
+//! what is known is known to one stream, not to all: each needs events for what it takes over itself. Where it is shared by looks a stream
+//! waits, too, if another one is late, as long as that is seldom: to end the replay costs milliseconds. Where it is not, streams had better
+//! not share (`sharing`), which only the books can tell. On streams beyond reach there an event is for all, and none waits.
 //!
 //! Vector clocks (Fidge, "Timestamps in message-passing systems that preserve the partial ordering", 1988) whose numbers are calls of the
 //! replay; what a stream could know through a third one is not counted.
@@ -14,20 +16,36 @@ use super::company::{MANY, Replayed};
 use super::heap::Heap;
 use crate::backend::Event;
 
+/// So often in a round is a stream late that is looked at, before the replay ends.
+const LATE: u32 = 4;
+
 /// Of each part, for which of another's calls, the first so many, its stream waits.
 #[derive(Debug, Default)]
-pub(super) struct Waited([[u64; MANY]; MANY]);
+pub(super) struct Waited {
+    calls: [[u64; MANY]; MANY],
+    /// Waits of a round.
+    late: (u64, u32),
+}
 
 impl Waited {
     /// A part's stream waits for what another one did in its first so many calls.
     fn learn(&mut self, part: usize, from: usize, calls: u64) {
-        let known = &mut self.0[part][from];
+        let known = &mut self.calls[part][from];
         *known = calls.max(*known);
+    }
+
+    /// A stream is late in that round: may another one wait for it?
+    fn may_be_late(&mut self, round: u64) -> bool {
+        if self.late.0 != round {
+            self.late = (round, 0);
+        }
+        self.late.1 += 1;
+        self.late.1 <= LATE
     }
 
     /// For how many of them?
     pub(super) fn of(&self, part: usize, from: usize) -> u64 {
-        self.0[part][from]
+        self.calls[part][from]
     }
 }
 
@@ -44,7 +62,23 @@ pub struct WaitFor {
 impl Heap {
     /// Do streams wait for each other in this replay?
     pub fn replays_by_waits(&self) -> bool {
-        self.replay.is_on() && self.replay.company.is_by_waits()
+        self.replay.is_on() && self.replay.company.by_waits
+    }
+
+    /// May a stream wait for what its next call takes over?
+    pub fn may_wait_in_replay(&mut self) -> bool {
+        let Some(progress) = self.replay.tape.progress() else {
+            return false;
+        };
+        let company = &mut self.replay.company;
+        if !self.reuse.internal_dependencies || !company.by_pairs {
+            return false;
+        }
+        let may = company.by_waits || company.waited.may_be_late(progress.rounds);
+        if !may {
+            self.sharing.is_seen_busy();
+        }
+        may
     }
 
     /// The events for what the next call takes over, of these streams.

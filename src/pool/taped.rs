@@ -7,7 +7,7 @@ use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
-use crate::alloc::order::Clock;
+use crate::alloc::order::{Clock, Uncovered};
 use crate::alloc::waited::WaitFor;
 use crate::backend::Backend;
 use crate::base::lock::RankedGuard;
@@ -57,24 +57,25 @@ impl Pool {
         if at.is_none() && heap.replay.is_on() {
             // it may have begun just now
             if let Some(own) = own {
-                heap = match heap.replays_by_waits() {
-                    true => self.wait_for_takeover(heap, own, bytes, stream),
-                    false => self.see_takeover(heap, own, bytes),
-                };
+                heap = self.see_takeover(heap, own, bytes, stream);
             }
             at = Pool::taped(&mut heap, call);
         }
         (heap, at.map(Addr))
     }
 
-    /// The next call of a replay may take memory over from streams that are not known to be done with it: looks whether they are.
+    /// The next call of a replay may take memory over from streams that are not known to be done with it: looks whether they are, or has this
+    /// one wait for them.
     fn see_takeover<'a>(
         &'a self,
         mut heap: RankedGuard<'a, Heap>,
         own: &Cache,
         bytes: u64,
+        stream: &Named,
     ) -> RankedGuard<'a, Heap> {
-        if !heap.reuse.opportunistic || heap.awaited(own, bytes).is_empty() {
+        let by_waits = heap.replays_by_waits();
+        let may = by_waits || heap.reuse.opportunistic;
+        if !may || heap.awaited(own, bytes).is_empty() {
             return heap;
         }
         drop(heap);
@@ -83,8 +84,22 @@ impl Pool {
         // another thread may have had its turn
         let awaited = heap.awaited(own, bytes);
         let uncovered = heap.cover_for_takeover(&awaited);
-        let times = heap.patience_for_takeover();
         drop(heap);
+        match by_waits {
+            true => {
+                for stream in uncovered {
+                    self.record_on(stream);
+                }
+            }
+            false => self.look_for_takeover(&awaited, uncovered),
+        }
+        self.wait_for_takeover(own, bytes, stream);
+        self.forget_stale();
+        self.books_as_they_are()
+    }
+
+    /// Are these streams done with it? The caller holds `grow`.
+    fn look_for_takeover(&self, awaited: &[u32], uncovered: Vec<Uncovered>) {
         // a stream without work need not be given an event to say so
         let mut done = Clock::new();
         for stream in uncovered {
@@ -95,6 +110,7 @@ impl Pool {
                 self.record_on(stream);
             }
         }
+        let times = self.books_as_they_are().patience_for_takeover();
         let busy = awaited
             .iter()
             .filter(|stream| done.iter().all(|idle| idle.0 != **stream));
@@ -104,46 +120,30 @@ impl Pool {
             done.extend(self.wait_a_moment_for(&busy, NOTICE * times));
         }
         let longer = start.is_some_and(|start| self.backend.now() - start > NOTICE);
-        heap = self.books_as_they_are();
+        let mut heap = self.books_as_they_are();
         heap.looked_for_takeover(longer);
         heap.complete(&done, &mut self.stale.lock());
-        if !heap.awaited(own, bytes).is_empty() {
-            heap.replay.recording.looked_in_vain();
-        }
-        drop(heap);
-        self.forget_stale();
-        self.books_as_they_are()
     }
 
-    /// The same where streams wait for each other: has this one wait for them.
-    fn wait_for_takeover<'a>(
-        &'a self,
-        mut heap: RankedGuard<'a, Heap>,
-        own: &Cache,
-        bytes: u64,
-        stream: &Named,
-    ) -> RankedGuard<'a, Heap> {
-        if !heap.reuse.internal_dependencies || heap.awaited(own, bytes).is_empty() {
-            return heap;
+    /// For those that are not this one's stream waits, if it may. The caller holds `grow`.
+    fn wait_for_takeover(&self, own: &Cache, bytes: u64, stream: &Named) {
+        let mut heap = self.books_as_they_are();
+        let late = heap.awaited(own, bytes);
+        if late.is_empty() {
+            return;
         }
-        drop(heap);
-        let _grow = Turn::take(self);
-        heap = self.books_as_they_are();
-        // another thread may have had its turn
-        let awaited = heap.awaited(own, bytes);
-        let uncovered = heap.cover_for_takeover(&awaited);
-        drop(heap);
-        for stream in uncovered {
-            self.record_on(stream);
+        if !heap.may_wait_in_replay() {
+            heap.replay.recording.looked_in_vain();
+            return;
         }
-        let events = self.books_as_they_are().events_for_takeover(&awaited);
+        let events = heap.events_for_takeover(&late);
+        drop(heap);
         let waits = |wait: &WaitFor| self.backend.wait(stream.handle, wait.event).is_ok();
         let events: Vec<WaitFor> = events.into_iter().filter(waits).collect();
-        heap = self.books_as_they_are();
+        let mut heap = self.books_as_they_are();
         for wait in events {
             heap.waits_in_replay(own, wait);
         }
-        heap
     }
 
     /// Makes a call that may be answered from the tape. If it is not the books make up for what was, and it may be recorded instead.
