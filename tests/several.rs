@@ -20,7 +20,7 @@ use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Pool, ThreadCache};
+use weir::pool::{Attribute, Pool, ThreadCache};
 
 /// A pool on whose streams nothing is queued: events are complete as soon as somebody looks. 0 is a built-in stream.
 fn pool(declared: bool) -> (Pool, Arc<Late>) {
@@ -80,13 +80,20 @@ fn a_stream_without_work_is_not_taken_for_one_with_work() {
     }
 }
 
-/// One that is late once has the time; not one that has work again and again.
+/// One that is late once has the time; not one that has work again and again: the other one waits for it on the device, if it may.
 #[test]
 fn a_stream_is_waited_for_now_and_then() {
+    late_streams(false);
+    late_streams(true);
+}
+
+fn late_streams(waits: bool) {
     let device = Device::new(1);
     let mut config = config();
     config.declared_streams = true;
     let pool = Pool::new(config, device.clone()).expect("a pool");
+    pool.set_attribute(Attribute::ReuseAllowInternalDependencies, u64::from(waits))
+        .expect("an attribute");
     let caches = [1, 2].map(|stream| (open(&pool, stream), stream));
     let phase = |number: usize| {
         let (cache, stream) = &caches[number];
@@ -111,9 +118,20 @@ fn a_stream_is_waited_for_now_and_then() {
     assert!(pool.is_replaying(), "it has the time");
     device.queue(StreamHandle(1), 100_000);
     let (cache, stream) = &caches[1];
+    let before = device.host(0);
     let at = alloc(&pool, cache, M, *stream);
-    assert!(!pool.is_replaying(), "not again so soon");
+    assert_eq!(pool.is_replaying(), waits, "not again so soon");
+    assert!(
+        device.host(0) - before < 50_000,
+        "the host does not wait for the stream's work"
+    );
     free(&pool, cache, at, *stream);
+    if waits {
+        // not for one that is late all the time
+        device.queue(StreamHandle(1), 1_000_000_000);
+        phase(1);
+        assert!(!pool.is_replaying(), "it is busy");
+    }
     caches.iter().for_each(|(cache, _)| pool.close_cache(cache));
 }
 
