@@ -107,3 +107,25 @@ impl Heap {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_may_be_late_so_often_in_a_round() {
+        let mut waited = Waited::default();
+        for round in [0, 1, 7] {
+            let may = (0..LATE + 2).map(|_| waited.may_be_late(round));
+            assert_eq!(may.filter(|&may| may).count(), LATE as usize);
+        }
+    }
+
+    #[test]
+    fn what_one_part_waits_for_no_other_knows() {
+        let mut waited = Waited::default();
+        waited.learn(1, 0, 40);
+        waited.learn(1, 0, 30);
+        assert_eq!((waited.of(1, 0), waited.of(0, 1), waited.of(2, 0)), (40, 0, 0));
+    }
+}
