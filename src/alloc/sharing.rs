@@ -179,7 +179,7 @@ impl Sharing {
     }
 
     /// It was found to be so in a replay.
-    pub(super) fn is_seen_busy(&mut self) {
+    pub(super) fn found_busy(&mut self) {
         self.vain = self.vain.max(VAIN);
     }
 

@@ -76,7 +76,7 @@ impl Heap {
         }
         let may = company.by_waits || company.waited.may_be_late(progress.rounds);
         if !may {
-            self.sharing.is_seen_busy();
+            self.sharing.found_busy();
         }
         may
     }

@@ -84,6 +84,7 @@ impl Pool {
         // another thread may have had its turn
         let awaited = heap.awaited(own, bytes);
         let uncovered = heap.cover_for_takeover(&awaited);
+        let times = heap.patience_for_takeover();
         drop(heap);
         match by_waits {
             true => {
@@ -91,15 +92,15 @@ impl Pool {
                     self.record_on(stream);
                 }
             }
-            false => self.look_for_takeover(&awaited, uncovered),
+            false => self.look_for_takeover(&awaited, uncovered, times),
         }
         self.wait_for_takeover(own, bytes, stream);
         self.forget_stale();
         self.books_as_they_are()
     }
 
-    /// Are these streams done with it? The caller holds `grow`.
-    fn look_for_takeover(&self, awaited: &[u32], uncovered: Vec<Uncovered>) {
+    /// Are these streams done with it? So many times as long as usual that may take. The caller holds `grow`.
+    fn look_for_takeover(&self, awaited: &[u32], uncovered: Vec<Uncovered>, times: u32) {
         // a stream without work need not be given an event to say so
         let mut done = Clock::new();
         for stream in uncovered {
@@ -110,7 +111,6 @@ impl Pool {
                 self.record_on(stream);
             }
         }
-        let times = self.books_as_they_are().patience_for_takeover();
         let busy = awaited
             .iter()
             .filter(|stream| done.iter().all(|idle| idle.0 != **stream));
