@@ -130,6 +130,25 @@ fn busy_streams_come_to_rounds_without_page_calls() {
     }
 }
 
+/// Where streams are about as fast as the host, so that they are late many times in one round and in none of the next ten.
+#[test]
+fn streams_as_fast_as_the_host_come_to_rounds_without_page_calls() {
+    type Program = fn(&mut Rig, &mut Random);
+    let programs: [(&str, Program); 3] = [("vectors", vectors), ("pipeline", pipeline), ("rings", rings)];
+    for (name, program) in programs {
+        for (count, seed) in [(4, 301), (5, 301), (4, 302), (5, 302), (4, 303), (5, 303)] {
+            let mut rig = Rig::busy(count, true, 3_000, seed);
+            let (counts, held) = rig.rounds(36, program, seed);
+            let what = || {
+                let apart = rig.apart();
+                format!("{name}, {count} streams, seed {seed}, held {held}, apart {apart}: {counts:?}")
+            };
+            assert!(counts[0] > 0 && counts.ends_with(&[0; 20]), "{}", what());
+            assert!(held < 1.3 * rig.apart().max(1.0), "{}", what());
+        }
+    }
+}
+
 /// Where streams come to their end just when somebody looks, or just not, blocks that are passed from one to the other settle as well.
 #[test]
 fn streams_that_end_as_they_are_looked_at_come_to_rounds_without_page_calls() {

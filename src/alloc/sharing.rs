@@ -32,6 +32,9 @@ const ROUNDS: u32 = 16;
 const BUSY: u32 = 4;
 /// A round is busy if so many looks at streams found them at work. One that is idle is late now and then.
 const VAIN: u64 = 16;
+/// One with any such look counts as much if it maps more than one in so many of the pages of the round before: to map them gives streams
+/// the time to come to their end, and as long as that is so rounds come no nearer to a layout that lasts.
+const FEWER: u64 = 2;
 /// Streams that keep to themselves may need so many times what is in use, in halves, or what is held anyway.
 const MOST_HALVES: u64 = 5;
 /// What was needed apart counts for so much less with each round that needs less.
@@ -85,8 +88,9 @@ pub struct Sharing {
     by_threads: bool,
     /// Looks at a stream that found it at work, in this round.
     vain: u64,
-    /// Pages mapped in this round.
+    /// Pages mapped in this round, and in the one before.
     mapped: u64,
+    mapped_before: u64,
     /// There was more than one stream in this round.
     several: bool,
     /// What streams took that were forgotten in this round, and may come back.
@@ -192,14 +196,16 @@ impl Sharing {
     /// they share, and holds `held`.
     fn begin_round(&mut self, again: bool, apart: u64, needed: u64, held: u64, may: May) {
         let (busy, mapped) = (self.is_busy(), self.mapped > 0);
-        (self.vain, self.mapped) = (0, 0);
+        let lasts = self.vain > 0 && self.mapped * FEWER > self.mapped_before;
+        self.mapped_before = std::mem::take(&mut self.mapped);
+        self.vain = 0;
         if again {
             // a rest between two rounds may have been taken for their end
             self.need = apart.max(self.need - self.need / FADES);
         }
         if self.is_by_looks() {
             match again && (mapped || busy) {
-                true => self.by_chance += if busy { BUSY } else { 1 },
+                true => self.by_chance += if busy || lasts { BUSY } else { 1 },
                 false => self.by_chance = 0,
             }
         }
@@ -396,6 +402,30 @@ mod tests {
         assert_eq!(sharing.patience_at_rest(), None, "and never again");
         round(&mut sharing, 0, 1, 500, NONE);
         assert_eq!(sharing.patience_at_rest(), Some(1));
+    }
+
+    /// Rounds until it is decided, with so many looks in vain, where each maps such a part of the pages of the one before.
+    fn rounds_until_decided(vain: u64, part: f64) -> u32 {
+        let (mut sharing, mut mapped) = (Sharing::default(), 1e9);
+        (1..100)
+            .find(|_| {
+                round(&mut sharing, vain, mapped as u64, 150, ANY);
+                mapped *= part;
+                !sharing.is_by_looks()
+            })
+            .expect("a decision")
+    }
+
+    #[test]
+    fn a_round_that_comes_no_nearer_to_a_layout_counts_as_a_busy_one() {
+        assert_eq!(rounds_until_decided(1, 1.0), ROUNDS / BUSY);
+        assert_eq!(rounds_until_decided(1, 0.6), ROUNDS / BUSY);
+        assert_eq!(rounds_until_decided(0, 1.0), ROUNDS, "no look was in vain");
+        assert_eq!(
+            rounds_until_decided(1, 0.4),
+            ROUNDS - BUSY + 1,
+            "it comes nearer, but for the first"
+        );
     }
 
     #[test]
