@@ -41,6 +41,12 @@ static inline double seconds_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016), 48 bits of it. */
+static inline uint64_t next_random(uint64_t *state) {
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state * 0x2545f4914f6cdd1dull >> 16;
+}
+
 static inline void print_device(void) {
     cudaDeviceProp properties;
     int driver = 0;

@@ -21,11 +21,6 @@ static findings *found;
 static cudaStream_t streams[STREAMS];
 static cudaEvent_t written[STREAMS];
 
-static uint64_t next(uint64_t *random) {
-    *random ^= *random << 13, *random ^= *random >> 7, *random ^= *random << 17;
-    return *random * 0x2545f4914f6cdd1dull >> 16;
-}
-
 static block take(size_t bytes, int stream, uint64_t seed) {
     block b = {NULL, bytes, seed, stream};
     CHECK_OK(weir_pool_alloc(pool, bytes, streams[stream], &b.p));
@@ -46,8 +41,8 @@ static void play(uint64_t number) {
     uint64_t sizes = 88172645463325252ull, seed = number << 20;
     std::deque<block> blocks;
     for (int i = 0; i < BLOCKS; i++) {
-        size_t bytes = (size_t)((64 * KiB) << next(&sizes) % 9) + next(&sizes) % (256 * KiB);
-        blocks.push_back(take(bytes, (int)(next(&sizes) % STREAMS), seed++));
+        size_t bytes = (size_t)((64 * KiB) << next_random(&sizes) % 9) + next_random(&sizes) % (256 * KiB);
+        blocks.push_back(take(bytes, (int)(next_random(&sizes) % STREAMS), seed++));
         if (blocks.size() > LIVE) {
             pass_on(blocks.front());
             blocks.pop_front();
@@ -59,11 +54,11 @@ static void play(uint64_t number) {
 }
 
 static void disturb(uint64_t *random) {
-    uint64_t bytes = next(random) % (256 * MiB);
-    switch (next(random) % 4) {
+    uint64_t bytes = next_random(random) % (256 * MiB);
+    switch (next_random(random) % 4) {
     case 0: CHECK_OK(weir_pool_trim(pool, bytes)); break;
     case 1: CHECK_OK(weir_pool_squeeze(pool, NULL)); break;
-    default: pass_on(take(1 + bytes % (8 * MiB), (int)(next(random) % STREAMS), *random));
+    default: pass_on(take(1 + bytes % (8 * MiB), (int)(next_random(random) % STREAMS), *random));
     }
 }
 

@@ -31,13 +31,9 @@ static std::atomic<long> trims, squeezes;
 static long freed_by_peer, freed_recorded, freed_at_home, other_current;
 
 static uint64_t random_state = 88172645463325252ull;
-static uint64_t next_random(void) {
-    random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
-    return random_state * 0x2545f4914f6cdd1dull >> 16;
-}
 
 static size_t random_size(void) {
-    uint64_t kind = next_random() % 100, r = next_random();
+    uint64_t kind = next_random(&random_state) % 100, r = next_random(&random_state);
     if (kind < 40) return 4 + r % (64 * KiB) / 4 * 4;
     if (kind < 80) return 4 + r % (4 * MiB) / 4 * 4;
     return 4 * MiB + r % (92 * MiB) / 4 * 4;
@@ -53,7 +49,7 @@ static void order(int first, int then) {
 
 /* The pool's own device is current as often as not. */
 static void any_device_current(int home) {
-    int device = (int)(next_random() % (unsigned)devices);
+    int device = (int)(next_random(&random_state) % (unsigned)devices);
     other_current += device != home;
     CUDA_OK(cudaSetDevice(device));
 }
@@ -84,14 +80,14 @@ static void pass(int owner, uint64_t seed) {
 /* A kept block ends. Which one is chance, so that what is free lies in pieces. */
 static void end(int owner) {
     std::deque<block> &blocks = kept[owner];
-    std::swap(blocks[next_random() % blocks.size()], blocks.back());
+    std::swap(blocks[next_random(&random_state) % blocks.size()], blocks.back());
     block b = blocks.back();
     blocks.pop_back();
     live[owner] -= b.bytes;
-    int peer = (owner + 1 + (int)(next_random() % (unsigned)(devices - 1))) % devices;
+    int peer = (owner + 1 + (int)(next_random(&random_state) % (unsigned)(devices - 1))) % devices;
     order(owner, peer);
     check_from(peer, &b);
-    switch (next_random() % 3) {
+    switch (next_random(&random_state) % 3) {
     case 0: /* on the peer's stream */
         any_device_current(peer);
         CHECK_OK(weir_pool_free(pools[owner], b.p, streams[peer]));

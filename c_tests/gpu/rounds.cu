@@ -26,11 +26,6 @@ static std::atomic<long> disturbances;
 static double seconds_in_calls;
 static long calls;
 
-static uint64_t next(uint64_t *random) {
-    *random ^= *random << 13, *random ^= *random >> 7, *random ^= *random << 17;
-    return *random * 0x2545f4914f6cdd1dull >> 16;
-}
-
 static block take(size_t bytes, cudaStream_t stream, uint64_t seed) {
     block b = {NULL, bytes, seed};
     CHECK_OK(weir_pool_alloc(pool, bytes, stream, &b.p));
@@ -104,14 +99,14 @@ static void read_batch(cudaEvent_t copied) {
 static void *disturb(void *) {
     uint64_t random = 88172645463325252ull;
     while (!calm) {
-        usleep((useconds_t)(next(&random) % 200000));
+        usleep((useconds_t)(next_random(&random) % 200000));
         disturbances++;
-        uint64_t bytes = next(&random) % (512 * MiB);
-        switch (next(&random) % 8) {
+        uint64_t bytes = next_random(&random) % (512 * MiB);
+        switch (next_random(&random) % 8) {
         case 0: CHECK_OK(weir_pool_trim(pool, bytes)); break;
         case 1: CHECK_OK(weir_pool_squeeze(pool, NULL)); break;
         case 2: CHECK_OK(weir_pool_reset_peaks(pool)); break;
-        case 3: CHECK_OK(weir_pool_set_release_threshold(pool, next(&random) % 2 ? UINT64_MAX : bytes)); break;
+        case 3: CHECK_OK(weir_pool_set_release_threshold(pool, next_random(&random) % 2 ? UINT64_MAX : bytes)); break;
         case 4: give(take(1 + bytes % (8 * MiB), others, random), others); break;
         case 5: give(take(1 + bytes % (64 * KiB), compute, random), compute); break;
         default: CHECK_STATS(pool);
@@ -127,15 +122,15 @@ static void step(uint64_t number, cudaEvent_t copied) {
     read_batch(copied);
     for (int layer = 0; layer < LAYERS; layer++) {
         for (int k = 0; k < 4; k++) {
-            kept.push_back(take_timed(512 + next(&sizes) % (k == 0 ? 20 * MiB : 600 * KiB), seed++));
+            kept.push_back(take_timed(512 + next_random(&sizes) % (k == 0 ? 20 * MiB : 600 * KiB), seed++));
         }
-        block moment = take_timed(512 + next(&sizes) % (8 * MiB), seed++);
-        kept.push_back(take_timed(512 + next(&sizes) % (4 * KiB), seed++));
+        block moment = take_timed(512 + next_random(&sizes) % (8 * MiB), seed++);
+        kept.push_back(take_timed(512 + next_random(&sizes) % (4 * KiB), seed++));
         give_timed(moment);
     }
     block passed = take_timed(6 * MiB, seed++);
     while (!kept.empty()) {
-        block here = take_timed(512 + next(&sizes) % (6 * MiB), seed++);
+        block here = take_timed(512 + next_random(&sizes) % (6 * MiB), seed++);
         give_timed(passed);
         passed = here;
         give_timed(kept.back());
