@@ -111,7 +111,7 @@ fn it_ends_where_pages_move_on_and_on() {
         let mut threads = Threads::new(config(declared), 8, 0, seed);
         for thread in 0..2 {
             let mut random = Random(seed * 100 + thread);
-            threads.add(replacement(16, 500, &mut random));
+            threads.add(replacement(16, 500, 1 << 20..64 << 20, &mut random));
         }
         let mut partitioned = 0;
         for round in 0..400 {

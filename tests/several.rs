@@ -10,6 +10,7 @@ use common::device::Device;
 use common::hook::Hooked;
 use common::random::Random;
 use common::sim::{FIRST_STREAM, Sim};
+use common::threads::{Threads, replacement};
 use common::{K, M, config};
 use std::sync::Arc;
 use std::thread;
@@ -19,7 +20,7 @@ use weir::backend::Backend;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
 use weir::base::units::{Addr, StreamHandle};
-use weir::config::Config;
+use weir::config::{Config, MemoryKind};
 use weir::pool::{Attribute, Pool, ThreadCache};
 
 /// A pool on whose streams nothing is queued: events are complete as soon as somebody looks. 0 is a built-in stream.
@@ -195,6 +196,34 @@ fn streams_with_what_they_need_record_no_events() {
     for (stream, cache, blocks) in &mut lines {
         blocks.drain(..).for_each(|at| free(&pool, cache, at, *stream));
         pool.close_cache(cache);
+    }
+}
+
+/// Blocks that no thread keeps come and go in no order, on streams each of which uses again what it has freed: hardly any request
+/// looks for what others freed, so hardly any free needs an event.
+#[test]
+fn events_become_few_where_no_request_looks_at_them() {
+    for count in [2, 4] {
+        let config = Config {
+            memory: MemoryKind::Host,
+            ..config()
+        };
+        let mut threads = Threads::new(config, 8, 0, count);
+        for thread in 0..count {
+            threads.add(replacement(
+                32,
+                20_000,
+                256 * K..4 * M,
+                &mut Random(10 * count + thread),
+            ));
+        }
+        threads.run(20_000);
+        let before = threads.pool.stats().expect("stats");
+        threads.run(20_000);
+        let after = threads.pool.stats().expect("stats");
+        threads.pool.validate();
+        let (events, frees) = (after.event_calls - before.event_calls, after.frees - before.frees);
+        assert!(events * 2 < frees, "{events} for {frees} frees, {count} threads");
     }
 }
 

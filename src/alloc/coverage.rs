@@ -4,7 +4,7 @@
 //! other streams' reach until the host waits for all work, and so is every extent that took it in. Hence:
 //!
 //! - all such streams together leave no more than a 256th of the pool out of others' reach: what would be more has an event.
-//!   A stream that is *alone* in the pool has one as soon as it would be a 32nd, or all of it;
+//!   Where many of these serve hardly any request it is up to a 16th (`Part`). A stream that is *alone* in the pool has one as soon as it would be a 32nd, or all of it;
 //! - what a stream frees while it is alone, or what is freed for it after others came and before it is named again, joins
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
@@ -24,6 +24,7 @@ use super::node::{Kind, NIL, Node, NodeId};
 use super::order::{Arena, COMMON, EVENT_BYTES, EVENT_FREES};
 use super::space::Found;
 use crate::base::units::StreamHandle;
+use std::mem;
 
 /// No stream asks for memory.
 pub(super) const NOBODY: u32 = u32::MAX;
@@ -32,8 +33,58 @@ const PART: u64 = 32;
 /// Just before a rest, where there are several, each free has its event; of thousands in a row those that add up to this part
 /// of what is still in use.
 const PART_OF_REST: u64 = 64;
-/// Where there are several they may have this part of it together.
+/// Where there are several they may have this part of it together...
 const PART_OF_SEVERAL: u64 = 256;
+/// ...or this one.
+const LARGEST_PART: u64 = 16;
+/// Whether events are of use is seen by so many.
+const WINDOW: u64 = 64;
+/// So many for each request that found nothing are too many...
+const MANY: u64 = 8;
+/// ...and so many are few.
+const FEW: u64 = 2;
+
+/// The part of the pool that several streams may have free without an event. Only a request that finds nothing looks at events, and each costs
+/// a call of the driver and the heap's lock once more. So the part is twice as large where there were many for each such request, and half
+/// as large where there were few. Frees alone say nothing: what they leave may be for others.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// It is one of so many.
+    of: u64,
+    events: u64,
+    /// Requests that had found something, and nothing, when these began.
+    hits: u64,
+    misses: u64,
+}
+
+impl Default for Part {
+    fn default() -> Part {
+        Part {
+            of: PART_OF_SEVERAL,
+            events: 0,
+            hits: 0,
+            misses: 0,
+        }
+    }
+}
+
+impl Part {
+    /// An event is due because no more may be free without one. So many requests have found something in the books until now, and nothing.
+    fn event_is_due(&mut self, hits: u64, misses: u64) {
+        self.events += 1;
+        if self.events < WINDOW {
+            return;
+        }
+        self.events = 0;
+        let misses_since = misses.wrapping_sub(mem::replace(&mut self.misses, misses));
+        let requests = hits.wrapping_sub(mem::replace(&mut self.hits, hits)) + misses_since;
+        if misses_since * FEW > WINDOW || requests < WINDOW / 2 {
+            self.of = (self.of * 2).min(PART_OF_SEVERAL);
+        } else if misses_since * MANY <= WINDOW {
+            self.of = (self.of / 2).max(LARGEST_PART);
+        }
+    }
+}
 
 impl Heap {
     /// A call that has just taken the lock asks for no stream's memory, as far as is known.
@@ -252,14 +303,22 @@ impl Heap {
         }
         let strays = self.arena(stream).unrecorded_strays;
         let own = self.count_uncovered(stream) + strays;
-        own >= EVENT_BYTES && self.uncovered + strays >= self.most_uncovered()
+        let due = own >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event(self.part.of);
+        if due && self.has_several_streams() {
+            self.part.event_is_due(self.stats.hits, self.stats.misses);
+        }
+        due
     }
 
-    /// What may be free without an event, of all streams together.
+    /// What may be held back or kept without an event, of all streams together.
     pub(super) fn most_uncovered(&self) -> u64 {
+        self.most_without_event(PART_OF_SEVERAL)
+    }
+
+    /// The same where several streams may have one of so many parts of the pool.
+    fn most_without_event(&self, of: u64) -> u64 {
         let shares = self.known > 1 && !self.sharing.is_by_threads();
-        let part = if shares { PART_OF_SEVERAL } else { PART };
-        EVENT_BYTES.max(self.stats.reserved / part)
+        EVENT_BYTES.max(self.stats.reserved / if shares { of } else { PART })
     }
 
     /// Bytes of the stream's free extents that no event covers. An event may have come.
@@ -271,7 +330,7 @@ impl Heap {
             let known = |id: NodeId| (id != NIL && nodes[id].seq > from).then_some(id);
             let uncovered = std::iter::successors(known(arena.newest), |&id| known(nodes[id].age_prev));
             let counted = uncovered.map(|id| nodes[id].len).sum();
-            let before = std::mem::replace(&mut arena.uncovered, counted);
+            let before = mem::replace(&mut arena.uncovered, counted);
             arena.counted_from = from;
             if arena.is_beyond_reach() {
                 self.uncovered = self.uncovered - before + counted;
@@ -316,5 +375,30 @@ impl Arena {
         if self.is_beyond_reach() {
             change(all);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many windows in each of which so many requests find something, and nothing: one of how many parts may be without an event then?
+    fn after(part: &mut Part, windows: u64, hits: u64, misses: u64) -> u64 {
+        for _ in 0..windows * WINDOW {
+            let (hits, misses) = (part.hits + hits, part.misses + misses);
+            part.event_is_due(hits, misses);
+        }
+        part.of
+    }
+
+    #[test]
+    fn the_part_grows_while_events_are_of_no_use() {
+        let mut part = Part::default();
+        assert_eq!(after(&mut part, 1, 100, 8), 128);
+        assert_eq!(after(&mut part, 9, 100, 0), LARGEST_PART);
+        assert_eq!(after(&mut part, 3, 100, 20), LARGEST_PART, "neither many nor few");
+        assert_eq!(after(&mut part, 1, 100, 33), 32);
+        assert_eq!(after(&mut part, 1, 31, 0), 64, "frees alone");
+        assert_eq!(after(&mut part, 9, 100, 64), PART_OF_SEVERAL);
     }
 }

@@ -7,7 +7,7 @@
 
 use super::ahead::Ahead;
 use super::capture::WATCHED;
-use super::coverage::NOBODY;
+use super::coverage::{NOBODY, Part};
 use super::directory::{Directory, State};
 use super::flush::Caches;
 use super::leeway::Leeway;
@@ -77,6 +77,7 @@ pub struct Heap {
     pub(super) frozen: u32,
     /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
     pub(super) uncovered: u64,
+    pub(super) part: Part,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
     /// Captures whose graphs the backend was asked to watch, the latest last; as many as are likely to be in progress.
@@ -159,6 +160,7 @@ impl Heap {
             serving: NOBODY,
             frozen: 0,
             uncovered: 0,
+            part: Part::default(),
             released: VecDeque::new(),
             watched: VecDeque::with_capacity(WATCHED),
             spare_arena: None,

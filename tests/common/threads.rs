@@ -3,6 +3,7 @@
 
 use super::device::Device;
 use super::random::Random;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use weir::base::units::{Addr, StreamHandle};
@@ -37,13 +38,13 @@ pub fn round(blocks: usize, bits: u32, random: &mut Random) -> Vec<Call> {
     calls
 }
 
-/// So many blocks of 1 to 64 MiB, of which so many are replaced one after the other. They are there from the second round on.
+/// So many blocks of these lengths, of which so many are replaced one after the other. They are there from the second round on.
 #[allow(dead_code)] // not every program uses it
-pub fn replacement(blocks: usize, replaced: usize, random: &mut Random) -> Vec<Call> {
+pub fn replacement(blocks: usize, replaced: usize, lengths: Range<u64>, random: &mut Random) -> Vec<Call> {
     let mut calls = Vec::new();
     for _ in 0..replaced {
         let block = random.below(blocks as u64) as usize;
-        let bytes = (1 << 20) + random.below(63 << 20);
+        let bytes = lengths.start + random.below(lengths.end - lengths.start);
         calls.extend([Call::Free { block, on: 0 }, Call::Alloc { block, bytes }]);
     }
     calls
