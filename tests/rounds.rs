@@ -4,7 +4,7 @@ mod common;
 
 use common::K;
 use common::random::Random;
-use common::rounds::{Rig, options, pipeline, powers, rings, tails, vectors};
+use common::rounds::{Rig, lockstep, options, pipeline, powers, rings, tails, vectors};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir::alloc::order::Reuse;
 
@@ -127,6 +127,25 @@ fn busy_streams_come_to_rounds_without_page_calls() {
             assert!(held < 1.5 * rig.apart(), "{}", what());
             assert!(!declared || events == 0, "{}", what());
         }
+    }
+}
+
+/// Rounds that had the pool grow are rounds, too: sixteen, or four of busy streams, have to have passed before these come by memory otherwise.
+#[test]
+fn busy_streams_settle_though_the_pool_grows() {
+    type Program = fn(&mut Rig, &mut Random);
+    let programs: [(Program, usize, u64); 4] = [
+        (lockstep, 2, 308),
+        (lockstep, 4, 308),
+        (lockstep, 4, 305),
+        (powers, 2, 301),
+    ];
+    for (program, count, seed) in programs {
+        let mut rig = Rig::busy(count, false, 20_000, seed);
+        let (counts, held) = rig.rounds(36, program, seed);
+        let what = || format!("{count} streams, seed {seed}, held {held}: {counts:?}");
+        assert!(counts[0] > 0 && counts.ends_with(&[0; 20]), "{}", what());
+        assert!(held < 1.5 * rig.apart(), "{}", what());
     }
 }
 

@@ -302,10 +302,10 @@ impl Rest {
 }
 
 impl Heap {
-    /// The pool has come to rest. False: it has just grown and may be `left` as it is, unless what it grew by was leeway.
+    /// The pool has come to rest. False: it has just grown and may be `left` as it is, unless it grew by chance: then its layout is chance, too.
     pub fn begin_rest(&mut self, left: bool) -> bool {
         self.wake_caches();
-        let stays = self.rest.passes(self.needed) && left && !self.leeway.is_any();
+        let stays = self.rest.passes(self.needed) && left && !self.holds_by_chance();
         if stays {
             self.rest.needed = self.needed;
         }
@@ -350,8 +350,12 @@ impl Heap {
 
     /// Does it hold too much, for which more than `ample` is? What leeway gave is given, and what chance made it hold it would hold again.
     fn exceeds(&self, ample: u64) -> bool {
-        let by_chance = self.leeway.is_any() || self.had_several_streams() && self.sharing.is_busy();
-        self.stats.reserved > ample && !by_chance
+        self.stats.reserved > ample && !self.holds_by_chance()
+    }
+
+    /// Does what it holds in this round depend on more than the round's requests: leeway, or how far streams had come?
+    fn holds_by_chance(&self) -> bool {
+        self.leeway.is_any() || self.had_several_streams() && self.sharing.is_busy()
     }
 
     /// Would it shed memory, if it came to rest again and again?
