@@ -97,7 +97,7 @@ pub struct Sharing {
     gone: FxHashMap<Timeline, Taken>,
     /// The streams of the round before.
     before: FxHashSet<Timeline>,
-    /// Rounds in a row that map pages.
+    /// Rounds that map pages, of those that begin alike.
     by_chance: u32,
     /// What is needed if no stream gets what another one freed.
     need: u64,
@@ -204,10 +204,12 @@ impl Sharing {
             self.need = apart.max(self.need - self.need / FADES);
         }
         if self.is_by_looks() {
-            match again && (mapped || busy) {
-                true => self.by_chance += if busy || lasts { BUSY } else { 1 },
-                false => self.by_chance = 0,
-            }
+            self.by_chance = match (again, mapped || busy) {
+                (true, true) => self.by_chance + if busy || lasts { BUSY } else { 1 },
+                // one may come to need no page by chance, too
+                (true, false) => self.by_chance.saturating_sub(BUSY),
+                (false, _) => 0,
+            };
         }
         let chance = self.by_chance >= ROUNDS;
         let is_worth_it = self.need * 2 <= needed * MOST_HALVES || self.need <= held;
@@ -426,6 +428,21 @@ mod tests {
             ROUNDS - BUSY + 1,
             "it comes nearer, but for the first"
         );
+    }
+
+    #[test]
+    fn a_round_that_maps_nothing_takes_back_a_busy_one() {
+        let mut sharing = Sharing::default();
+        let mut rounds = |vain: u64, mapped: u64, count: u32| {
+            (0..count).for_each(|_| round(&mut sharing, vain, mapped, 150, ANY));
+            sharing.is_apart()
+        };
+        assert!(!rounds(VAIN, 1, 3));
+        assert!(!rounds(0, 0, 3));
+        assert!(!rounds(VAIN, 1, 3), "it had settled");
+        assert!(!rounds(0, 0, 1));
+        assert!(!rounds(VAIN, 1, 1));
+        assert!(rounds(VAIN, 1, 1), "it had not");
     }
 
     #[test]
