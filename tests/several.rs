@@ -81,6 +81,38 @@ fn a_stream_without_work_is_not_taken_for_one_with_work() {
     }
 }
 
+/// What is queued on a stream comes to its end in order, so few of its events tell how far it is.
+#[test]
+fn few_events_of_a_stream_are_looked_at() {
+    let device = Device::new(1);
+    let config = Config {
+        max_bytes: 128 * M,
+        ..config()
+    };
+    let pool = Pool::new(config, device.clone()).expect("a pool");
+    let [one, two] = [1, 2].map(StreamHandle);
+    let at = pool.alloc(M, 0, two).expect("memory");
+    pool.free(at, two).expect("a live block");
+    let blocks: Vec<Addr> = (0..15)
+        .map(|_| pool.alloc(8 * M, 0, one).expect("memory"))
+        .collect();
+    for at in blocks {
+        device.queue(one, 100_000);
+        pool.free(at, one).expect("a live block");
+    }
+    let start = device.host(0);
+    while device.host(0) < start + 1_200_000 {
+        device.host(10_000);
+    }
+    let before = pool.stats().expect("stats");
+    let at = pool.alloc(64 * M, 0, two).expect("what is complete");
+    let after = pool.stats().expect("stats");
+    let calls = after.event_calls - before.event_calls;
+    assert!(calls <= 8, "{calls} calls for 15 events");
+    assert_eq!(after.maps, before.maps, "it lies side by side");
+    pool.free(at, two).expect("a live block");
+}
+
 /// One that is late once has the time; not one that has work again and again: the other one waits for it on the device, if it may.
 #[test]
 fn a_stream_is_waited_for_now_and_then() {

@@ -247,7 +247,7 @@ impl Pool {
         let mut whole = true;
         let mut looks = Vec::new();
         for (stream, patient, events) in waiting {
-            let Some(&(event, newest)) = events.last() else {
+            let Some((&(event, newest), older)) = events.split_last() else {
                 continue;
             };
             let notice = if patient { notice } else { Duration::ZERO };
@@ -260,14 +260,14 @@ impl Pool {
                 continue;
             }
             whole = false;
-            let complete = |event: &&(Event, u64)| self.backend.query(event.0) == Ok(true);
-            done.extend(
-                events
-                    .iter()
-                    .take_while(complete)
-                    .last()
-                    .map(|event| (stream, event.1)),
-            );
+            let complete = |event: &(Event, u64)| self.backend.query(event.0) == Ok(true);
+            // where the oldest is not complete none is, and that is the rule where the host is ahead
+            if let Some((oldest, between)) = older.split_first()
+                && complete(oldest)
+            {
+                let more = between.partition_point(complete);
+                done.push((stream, older[more].1));
+            }
         }
         if !looks.is_empty()
             && let Ok(mut heap) = self.books()
