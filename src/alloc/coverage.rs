@@ -303,7 +303,13 @@ impl Heap {
         }
         let strays = self.arena(stream).unrecorded_strays;
         let own = self.count_uncovered(stream) + strays;
-        let due = own >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event(self.part.of);
+        // what is to go back does once an event of it is complete
+        let of = if self.is_above_threshold() {
+            PART_OF_SEVERAL
+        } else {
+            self.part.of
+        };
+        let due = own >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event(of);
         if due && self.has_several_streams() {
             self.part.event_is_due(self.stats.hits, self.stats.misses);
         }
