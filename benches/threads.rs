@@ -1,8 +1,8 @@
 //! Threads that each make rounds of their own, on a stream of their own, at the same time: pages that move, events, and what is held.
 //!
-//! `cargo bench --bench threads -- [--from SEED] [--to SEED] [--rounds N] [--threads N] [--blocks N] [--turn N] [--work
-//! MICROSECONDS] [--undeclared]`. A round has so many blocks of 4 KiB to 256 MiB that come and go, and at its end its thread waits for its
-//! stream. The threads make up to `--turn` calls at a time, whose turn is next is chance, and the same each time; `--work` is queued for each
+//! `cargo bench --bench threads -- [--from SEED] [--to SEED] [--rounds N] [--threads N] [--blocks N] [--replaced N] [--turn N] [--work
+//! MICROSECONDS] [--undeclared]`. A round has so many blocks of 4 KiB to 256 MiB that come and go, or so many of 256 KiB to 4 MiB that are
+//! `--replaced` in no order, 32 at a time, and at its end its thread waits for its stream. The threads make up to `--turn` calls at a time, whose turn is next is chance, and the same each time; `--work` is queued for each
 //! block, in virtual time.
 
 #[path = "../tests/common/device.rs"]
@@ -16,7 +16,7 @@ mod random;
 mod threads;
 
 use random::Random;
-use threads::{Threads, round};
+use threads::{Threads, replacement, round};
 use weir::config::{Config, MemoryKind};
 
 fn main() {
@@ -26,6 +26,7 @@ fn main() {
         ("--rounds", 400),
         ("--threads", 4),
         ("--blocks", 40),
+        ("--replaced", 0),
         ("--turn", 8),
         ("--work", 0),
     ];
@@ -40,7 +41,7 @@ fn main() {
         match (options.iter_mut().find(|option| option.0 == word), number) {
             (Some(option), Some(number)) => option.1 = number,
             _ => panic!(
-                "expected --undeclared, or --from, --to, --rounds, --threads, --blocks, --turn or --work and a number, not {word}"
+                "expected --undeclared, or --from, --to, --rounds, --threads, --blocks, --replaced, --turn or --work and a number, not {word}"
             ),
         }
     }
@@ -50,6 +51,7 @@ fn main() {
         (_, rounds),
         (_, count),
         (_, blocks),
+        (_, replaced),
         (_, turn),
         (_, work),
     ] = options;
@@ -57,11 +59,15 @@ fn main() {
         from <= to && rounds > 0 && count > 0 && blocks > 0 && turn > 0,
         "--from is at most --to, and --rounds, --threads, --blocks and --turn are 1 at least"
     );
+    let what = match replaced {
+        0 => format!("with {blocks} blocks"),
+        _ => format!("of {replaced} blocks replaced"),
+    };
     println!(
-        "{count} threads of {rounds} rounds with {blocks} blocks, up to {turn} calls at a time, {work} us of work for each block, declared: {declared}"
+        "{count} threads of {rounds} rounds {what}, up to {turn} calls at a time, {work} us of work for each block, declared: {declared}"
     );
     println!(
-        "page calls of each tenth, event calls of the last, MiB: most in use, needed apart, held; their most"
+        "page calls of each tenth, event calls of the last, requests that found nothing in it and all, MiB: most in use, needed apart, held; their most"
     );
     for seed in from..=to {
         let config = Config {
@@ -71,22 +77,28 @@ fn main() {
         };
         let mut threads = Threads::new(config, turn, work * 1000, seed);
         for thread in 0..count {
-            threads.add(round(blocks as usize, 16, &mut Random(seed * 1000 + thread)));
+            let mut random = Random(seed * 1000 + thread);
+            threads.add(match replaced {
+                0 => round(blocks as usize, 16, &mut random),
+                _ => replacement(32, replaced as usize, 256 << 10..4 << 20, &mut random),
+            });
         }
         let calls: usize = threads.workers.iter().map(|worker| worker.calls.len()).sum();
-        let (mut tenths, mut events) = (Vec::new(), 0);
+        let (mut tenths, mut last) = (Vec::new(), [0; 3]);
         for _ in 0..10 {
-            let before = (
-                threads.page_calls(),
-                threads.pool.stats().expect("stats").event_calls,
-            );
+            let (pages, before) = (threads.page_calls(), threads.pool.stats().expect("stats"));
             threads.run(calls * rounds as usize / 10);
-            tenths.push(threads.page_calls() - before.0);
-            events = threads.pool.stats().expect("stats").event_calls - before.1;
+            let after = threads.pool.stats().expect("stats");
+            tenths.push(threads.page_calls() - pages);
+            last = [
+                after.event_calls - before.event_calls,
+                after.misses - before.misses,
+                after.allocations - before.allocations,
+            ];
         }
         threads.pool.validate();
         let stats = threads.pool.stats().expect("stats");
         let mib = [threads.peak, threads.apart(), stats.reserved, stats.reserved_peak];
-        println!("{seed:>4} {tenths:?} {events} {:?}", mib.map(|bytes| bytes >> 20));
+        println!("{seed:>4} {tenths:?} {last:?} {:?}", mib.map(|bytes| bytes >> 20));
     }
 }
