@@ -77,6 +77,7 @@ pub struct Heap {
     pub(super) frozen: u32,
     /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
     pub(super) uncovered: u64,
+    /// How much of the pool that may be.
     pub(super) part: Part,
     /// Captures that were released, the latest last.
     pub released: VecDeque<CaptureId>,
