@@ -738,7 +738,9 @@ weir_status weir_pool_warmup(weir_pool *pool,
 
 /**
  * Gives free memory back until the pool holds at most `min_bytes_to_keep` bytes or nothing more can be given back. What
- * another process has imported is not free (weir_pool_export_pointer).
+ * another process has imported is not free (weir_pool_export_pointer). Nor goes what may still be in use by queued work: of
+ * memory freed on created streams that are not declared up to a 16th of the pool may count as that until such a stream is
+ * named again, or the program is seen to wait for it.
  * Waits for no work, except that WEIR_DEVICE_MEMORY_PLAIN is memory that the driver may take back only when running
  * kernels, whosever they are, have ended.
  *

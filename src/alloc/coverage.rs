@@ -4,7 +4,8 @@
 //! other streams' reach until the host waits for all work, and so is every extent that took it in. Hence:
 //!
 //! - all such streams together leave no more than a 256th of the pool out of others' reach: what would be more has an event.
-//!   Where many of these serve hardly any request it is up to a 16th (`Part`). A stream that is *alone* in the pool has one as soon as it would be a 32nd, or all of it;
+//!   Where hardly any request looks at these it is up to a 16th (`Part`). A stream that is *alone* in the pool has one as soon as
+//!   it would be a 32nd, or all of it;
 //! - what a stream frees while it is alone, or what is freed for it after others came and before it is named again, joins
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
@@ -52,7 +53,7 @@ pub(super) struct Part {
     /// It is one of so many.
     of: u64,
     events: u64,
-    /// Requests that had found something, and nothing, when these began.
+    /// Requests that had found something, but in caches, and nothing, when these began.
     hits: u64,
     misses: u64,
 }
@@ -69,7 +70,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// An event is due because no more may be free without one. So many requests have found something in the books until now, and nothing.
+    /// An event is due because no more may be free without one. So many requests have found something until now, but in caches, and nothing.
     fn event_is_due(&mut self, hits: u64, misses: u64) {
         self.events += 1;
         if self.events < WINDOW {

@@ -25,9 +25,9 @@ use super::heap::Heap;
 use crate::base::units::Timeline;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// So many rounds in a row that begin alike and map pages differ by chance...
+/// So many rounds that begin alike and map pages, with none between that begins otherwise, differ by chance...
 const ROUNDS: u32 = 16;
-/// ...of which a busy one counts for so many, whether it maps pages or not. (Where a round maps thousands of pages streams have come to
+/// ...of which a busy one counts for so many, whether it maps pages or not; another one that maps none takes back as many. (Where a round maps thousands of pages streams have come to
 /// their end before anybody looks.)
 const BUSY: u32 = 4;
 /// A round is busy if so many looks at streams found them at work. One that is idle is late now and then.
