@@ -180,7 +180,7 @@ impl Pool {
         let directory = Arc::new(directory);
         let mut heap = Heap::new(slot, config.reuse, config.release_threshold, directory.clone());
         if config.max_bytes != 0 {
-            heap.crowded = config.max_bytes / 2;
+            heap.limit = config.max_bytes;
         }
         if ahead != 0 {
             heap.ahead.look_at(config.initial_bytes.saturating_sub(ahead));

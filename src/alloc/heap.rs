@@ -105,9 +105,8 @@ pub struct Heap {
     pub reuse: Reuse,
     /// Free memory above this is given back.
     pub release_threshold: u64,
-    /// A pool that needed more than this is near its limit: memory matters more than time, so threads keep nothing, and
-    /// each free that is worth one has its event.
-    pub crowded: u64,
+    /// The most that the pool may hold; all there is without a limit.
+    pub limit: u64,
     /// There has been a miss while that was held: where pages stay apart it is near its limit, too.
     pub(super) cramped: bool,
     /// Number of the allocation from which on extents may be spared again (`apart`).
@@ -175,7 +174,7 @@ impl Heap {
             stats: Stats::default(),
             reuse,
             release_threshold,
-            crowded: u64::MAX,
+            limit: u64::MAX,
             cramped: false,
             look_from: 0,
             apart: false,

@@ -9,6 +9,8 @@ use super::order::COMMON;
 use super::tape::STEPS;
 use std::mem;
 
+/// A pool is near its limit once it needs all but this part of it, if its pages move.
+const NEAR: u64 = 32;
 /// What each may keep in any case.
 const LEAST: u64 = 16 << 20;
 /// Where less than half of what is little is needed they may keep longer blocks, too, once one could not keep a block so often while requests
@@ -171,7 +173,7 @@ impl Heap {
     /// Bytes that are little: none if the pool has a limit, or its device is short.
     fn little(&self) -> u64 {
         let each = self.caches().len() as u64 * LITTLE_EACH;
-        match self.crowded {
+        match self.limit {
             u64::MAX if !self.is_short() => LITTLE.max(each),
             _ => 0,
         }
@@ -183,14 +185,30 @@ impl Heap {
         self.stats.reserved > self.release_threshold
     }
 
-    /// Is the pool near its limit?
-    pub(super) fn is_crowded(&self) -> bool {
-        self.needed > self.crowded || self.cramped && self.stats.reserved > self.crowded
+    /// Is the pool near its limit? Then memory matters more than time: threads keep nothing, each free that is worth one has its event, and
+    /// no layout is kept for what comes again.
+    pub fn is_crowded(&self) -> bool {
+        self.needed > self.ample_below() || self.cramped && self.stats.reserved > self.ample_below()
+    }
+
+    /// A pool that needs no more than this is not near its limit. Where pages stay apart, what is left over in one page is missing for the
+    /// next long before.
+    fn ample_below(&self) -> u64 {
+        match self.limit {
+            u64::MAX => u64::MAX,
+            limit if self.apart => limit / 2,
+            limit => limit - limit / NEAR,
+        }
+    }
+
+    /// Is more than half of a limit needed? What the pool may hold is given then, so that requests without order may have all of it.
+    pub(super) fn may_fill_up(&self) -> bool {
+        self.needed > self.limit / 2
     }
 
     /// A request found nothing free. What is held of pages that stay apart, and is not in use, is of no use to such requests.
     pub fn note_miss(&mut self) {
-        self.cramped = self.apart && self.stats.reserved > self.crowded;
+        self.cramped = self.apart && self.stats.reserved > self.ample_below();
     }
 
     /// The pool comes to rest when so many `bytes` less are in use. Who has kept what brings it there would not say so: that is

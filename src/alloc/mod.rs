@@ -22,6 +22,7 @@ mod difference;
 pub mod directory;
 pub mod donors;
 pub mod entries;
+mod exact;
 pub mod extents;
 mod figures;
 mod first;

@@ -49,6 +49,8 @@ pub struct Sources {
     pub page_max: u64,
     /// What pages that move do not suffice for is created beside the window, not in it.
     pub aside: bool,
+    /// A window that leaves next to nothing over comes before a cheaper one (`exact`).
+    pub exact: bool,
 }
 
 impl Sources {
@@ -61,6 +63,7 @@ impl Sources {
         page_min: 0,
         page_max: 0,
         aside: true,
+        exact: false,
     };
 
     /// May pages be mapped at all?
@@ -122,7 +125,7 @@ pub struct Window {
 
 impl Window {
     /// In units of 1.6 us.
-    fn cost(&self, slot: u64) -> u64 {
+    pub(super) fn cost(&self, slot: u64) -> u64 {
         self.missing / slot * MISSING + self.conflicts * CONFLICT
     }
 
@@ -212,7 +215,7 @@ impl Heap {
 
     /// Plans this window, if all that it takes is pages that wake.
     fn plan_at(&mut self, start: u64, len: u64, stream: u32) -> Option<Plan> {
-        let window = self.survey(start, len, stream, true, 1)?;
+        let window = self.survey(start, len, stream, Sources::WAKE, 1, false)?;
         let (fills, _) = self.choose_pages(&window, stream, Sources::WAKE)?;
         Some(self.enact(&window, &fills))
     }
@@ -247,6 +250,10 @@ impl Heap {
 
     fn choose_window(&self, len: u64, align: u64, stream: u32, sources: Sources) -> Option<Window> {
         let slot = self.space.slot();
+        let exact = sources.exact && sources.maps();
+        if exact && let Some(window) = self.exact_window(len, align, stream, sources) {
+            return Some(window);
+        }
         // without pages to map only a window that needs none will do
         let (mut best, mut most) = match sources.maps() {
             true => (self.fresh_window(len, align), u64::MAX),
@@ -257,7 +264,7 @@ impl Heap {
         }
         let mut consider = |start: u64| {
             if most > 0
-                && let Some(window) = self.survey(start, len, stream, sources.wake, most)
+                && let Some(window) = self.survey(start, len, stream, sources, most, false)
             {
                 most = window.cost(slot);
                 best = Some(window);
@@ -322,8 +329,17 @@ impl Heap {
         })
     }
 
-    /// What a window at `start` would take; none if something is in the way or it costs `most` or more.
-    fn survey(&self, start: u64, len: u64, stream: u32, wake: bool, most: u64) -> Option<Window> {
+    /// What a window at `start` would take; none if something is in the way or it costs `most` or more. If the layout is `new` no
+    /// other one is expected to come back for which mappings should stay.
+    pub(super) fn survey(
+        &self,
+        start: u64,
+        len: u64,
+        stream: u32,
+        sources: Sources,
+        most: u64,
+        new: bool,
+    ) -> Option<Window> {
         let slot = self.space.slot();
         let fresh = len.div_ceil(slot) * MISSING;
         let (Found::Start(first) | Found::Inside(first)) = self.space.find(start) else {
@@ -352,7 +368,7 @@ impl Heap {
                 }
                 Kind::Hole => {
                     for piece in self.hole_pieces(id, &window) {
-                        if wake && self.wakes(piece, &window, stream, &mut woken).is_some() {
+                        if sources.wake && self.wakes(piece, &window, stream, &mut woken).is_some() {
                             continue;
                         }
                         if !self.can_clear(piece.mapping) {
@@ -363,8 +379,8 @@ impl Heap {
                             piece.to.min(round_up(window.end, slot)) - round_down(piece.at.max(start), slot);
                         let cost = window.cost(slot);
                         // what is recorded can be replayed if its mappings stay
-                        let clears = self.replay.is_watching() && self.rest.clears(cost, fresh);
-                        if cost >= most || !clears {
+                        let clears = || self.replay.is_watching() && self.rest.clears(cost, fresh);
+                        if cost >= most || !new && !clears() {
                             return None; // a hole can be long
                         }
                     }

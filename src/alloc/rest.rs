@@ -453,8 +453,7 @@ impl Heap {
             let endless = self.is_endless();
             let by_chance = self.sharing.is_by_chance() || endless;
             let again = !plan.novel && !self.rest.gave_up && !by_chance;
-            // near the limit there is nothing to be tried, since what it may hold is given
-            let tried = self.rest.moved > TRIED * pages || self.is_crowded();
+            let tried = self.rest.moved > TRIED * pages || self.may_fill_up();
             // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
             if tried

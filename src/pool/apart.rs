@@ -35,6 +35,7 @@ impl Pool {
             page_min,
             page_max: page_min,
             aside: false,
+            exact: false,
         };
         let usual = (!near).then(|| create(usual));
         Ok(usual.into_iter().chain([create(slot)]).collect())

@@ -109,6 +109,7 @@ impl Pool {
             page_min: self.backend.granularity(),
             page_max: PAGE_MAX,
             aside: false,
+            exact: false,
         };
         let bytes = round_up(bytes, self.backend.granularity());
         let none = Named {
@@ -273,6 +274,7 @@ impl Pool {
             page_min: page,
             page_max: page,
             aside: false,
+            exact: false,
         };
         let serve = |heap: &mut Heap, stream| heap.alloc(request.bytes, request.align, stream);
         match self.attempt(grow, len, align, request.stream, sources, serve) {
@@ -446,7 +448,7 @@ impl Pool {
             return Ok(());
         };
         let mut heap = self.books()?;
-        let near = self.is_tight(heap.needed);
+        let near = self.is_near(&heap);
         let ample = self.ample_for(&heap);
         let may = self.may(&heap);
         heap.flush(Whose::All, |_| false);

@@ -23,9 +23,10 @@ const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
-/// The share for a pool near its limit, where memory matters more than time, and the slack there.
+/// The share for a pool that may come near its limit, where memory matters more than time...
 const PAGE_SHARE_NEAR: u64 = 2048;
-const SLACK_NEAR: f64 = 0.005;
+/// ...and the last part of that limit, which is for requests that ends of pages cannot be joined for.
+const LAST: u64 = 128;
 /// Rounds may hold this share of what they need beyond the slack, so that one page more is no reason to change anything. Where
 /// there is less slack than usual it may be beyond the usual one: with none they would shed for ever what they cannot do without.
 const BEYOND_SLACK: f64 = 1.0 / 256.0;
@@ -37,12 +38,14 @@ const MORE: u64 = 4;
 pub(super) struct Room {
     /// Before any page is moved: a quarter of the slack.
     early: u64,
-    /// Before pages are joined: the slack.
+    /// Before pages are joined: the slack, or all but the last of a limit.
     slack: u64,
     /// At all.
     limit: u64,
     page_min: u64,
     page_max: u64,
+    /// Windows that leave next to nothing over come first.
+    exact: bool,
 }
 
 /// The most that is held by streams that do not look at each other and need so much.
@@ -56,6 +59,7 @@ impl Pool {
         let wake = Sources {
             page_min: room.page_min,
             page_max: room.page_max,
+            exact: room.exact,
             ..Sources::WAKE
         };
         let steps = [
@@ -127,6 +131,11 @@ impl Pool {
     pub(super) fn is_tight(&self, peak: u64) -> bool {
         let pages = peak / self.backend.granularity();
         self.may_come_near(peak) || self.pressure.is_short() && pages <= self.backend.mapping_limit() / 4
+    }
+
+    /// Is it so near that no layout is kept for what comes again?
+    pub(super) fn is_near(&self, heap: &Heap) -> bool {
+        heap.is_crowded() || self.pressure.is_short() && self.is_tight(heap.needed)
     }
 
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
@@ -221,6 +230,7 @@ impl Pool {
         };
         let left = most.saturating_sub(heap.stats.reserved);
         Ok(Room {
+            slack: room.slack.min(left),
             limit: room.limit.min(left),
             ..room
         })
@@ -232,10 +242,7 @@ impl Pool {
         let limit = self.left(stats.reserved);
         let peak = heap.base().max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak, &heap);
-        let slack = match self.is_tight(peak) {
-            true => self.config.slack.min(SLACK_NEAR),
-            false => self.config.slack,
-        };
+        let (tight, slack) = (self.is_tight(peak), self.config.slack);
         // what a threshold would have it give back at the next free is not worth creating
         let leeway = match stats.reserved < heap.release_threshold {
             true => heap.leeway.to_create().min(self.most_leeway()),
@@ -250,10 +257,15 @@ impl Pool {
         Ok(Room {
             // a small pool takes whole pages from the start
             early: within(slack / 4.0 + leeway).max(if small { least.min(limit) } else { 0 }),
-            slack: within(slack + leeway),
+            // joined ends are two blocks' pages that seldom are free together, so a limit is reached before
+            slack: match tight {
+                true => limit.saturating_sub(stats.reserved.saturating_add(limit) / LAST),
+                false => within(slack + leeway),
+            },
             limit,
             page_min: least,
             page_max: largest,
+            exact: tight,
         })
     }
 }
