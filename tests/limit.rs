@@ -1,0 +1,107 @@
+//! Pools with a limit: what comes again costs no more than without one, and little more than a program needs is enough.
+//!
+//! `data/crops.trace.gz`: blocks of 1 MiB and more of the first two steps of a vision transformer that learns from crops of two sizes, with
+//! AdamW, bf16 autocast and a teacher without gradients (PyTorch 2.11, one H100, 2026-11-27). What it keeps for the backward pass has twelve
+//! lengths, from 1.3 to 28 MiB, between others that go soon.
+
+mod common;
+
+use common::{cached, limited};
+use flate2::read::GzDecoder;
+use std::fs::File;
+use std::io::Read;
+use weir::backend::counting::Counting;
+use weir::base::error::Error;
+use weir::base::units::Addr;
+use weir::pool::{Pool, ThreadCache};
+
+/// A block, and its bytes where it is allocated.
+type Call = (usize, Option<u64>);
+
+fn recorded(path: &str) -> Vec<Call> {
+    let file = File::open(path).expect("a recorded trace");
+    let mut text = String::new();
+    GzDecoder::new(file).read_to_string(&mut text).expect("text");
+    let call = |line: &str| {
+        let mut words = line.split(' ');
+        let alloc = words.next() == Some("a");
+        let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
+        (number() as usize, alloc.then(number))
+    };
+    text.lines().map(call).collect()
+}
+
+/// The most that is in use at a time.
+fn need(calls: &[Call]) -> u64 {
+    let (mut bytes, mut used, mut most) = (Vec::new(), 0, 0);
+    for &(block, asked) in calls {
+        bytes.resize(bytes.len().max(block + 1), 0);
+        match asked {
+            Some(asked) => used += std::mem::replace(&mut bytes[block], asked) + asked,
+            None => used -= bytes[block],
+        }
+        most = most.max(used);
+    }
+    most
+}
+
+/// Makes the calls, and frees what they leave. Gives how many failed.
+fn play(pool: &Pool, cache: &ThreadCache, calls: &[Call]) -> usize {
+    let (mut blocks, mut failed) = (Vec::new(), 0);
+    let free = |at: Addr| {
+        cached::free(pool, cache, at).expect("a live block");
+    };
+    for &(block, bytes) in calls {
+        blocks.resize(blocks.len().max(block + 1), None);
+        match bytes.map(|bytes| cached::alloc(pool, cache, bytes)) {
+            Some(Ok(at)) => blocks[block] = Some(at),
+            Some(Err(Error::OutOfMemory(_))) => failed += 1,
+            Some(Err(error)) => panic!("{error}"),
+            None => blocks[block].take().into_iter().for_each(free),
+        }
+    }
+    blocks.into_iter().flatten().for_each(free);
+    failed
+}
+
+/// A pool with so many times that as its limit, and a cache.
+fn pool_of(need: u64, times: f64) -> (Pool, ThreadCache) {
+    let limit = (need as f64 * times) as u64;
+    let pool = Pool::new(limited(limit), Counting::new(true)).expect("a pool");
+    let cache = cached::cache(&pool);
+    (pool, cache)
+}
+
+#[test]
+fn what_comes_again_is_known_by_heart_below_a_limit() {
+    let calls = recorded("traces/gpt-train-fixed.trace.gz");
+    let need = need(&calls);
+    for times in [1.05, 1.25, 1.9, 4.0] {
+        let (pool, cache) = pool_of(need, times);
+        let pages = || {
+            let stats = pool.stats().expect("stats");
+            stats.page_creates + stats.maps + stats.unmaps
+        };
+        let mut made = Vec::new();
+        for _ in 0..8 {
+            let before = pages();
+            assert_eq!(play(&pool, &cache, &calls), 0, "{times}");
+            made.push(pages() - before);
+        }
+        assert_eq!(made[5..], [0; 3], "{times}: {made:?}");
+        assert!(pool.is_replaying(), "{times}");
+        pool.validate();
+    }
+}
+
+#[test]
+fn little_more_than_a_program_needs_is_enough() {
+    let calls = recorded("tests/data/crops.trace.gz");
+    let need = need(&calls);
+    for times in [1.02, 1.03] {
+        let (pool, cache) = pool_of(need, times);
+        let failed: Vec<_> = (0..3).map(|_| play(&pool, &cache, &calls)).collect();
+        assert_eq!(failed, [0; 3], "{times}");
+        pool.validate();
+    }
+}
