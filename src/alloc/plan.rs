@@ -250,7 +250,8 @@ impl Heap {
 
     fn choose_window(&self, len: u64, align: u64, stream: u32, sources: Sources) -> Option<Window> {
         let slot = self.space.slot();
-        let exact = sources.exact && sources.maps();
+        // where blocks come and go in no order gaps do, too
+        let exact = sources.exact && sources.maps() && !self.leeway.is_any();
         if exact && let Some(window) = self.exact_window(len, align, stream, sources) {
             return Some(window);
         }

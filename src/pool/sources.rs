@@ -23,9 +23,10 @@ const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
-/// The share for a pool that may come near its limit, where memory matters more than time...
+/// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
 const PAGE_SHARE_NEAR: u64 = 2048;
-/// ...and the last part of that limit, which is for requests that ends of pages cannot be joined for.
+const SLACK_NEAR: f64 = 0.02;
+/// ...and the last part of the limit, which is for requests that no ends of pages can be joined for.
 const LAST: u64 = 128;
 /// Rounds may hold this share of what they need beyond the slack, so that one page more is no reason to change anything. Where
 /// there is less slack than usual it may be beyond the usual one: with none they would shed for ever what they cannot do without.
@@ -38,7 +39,7 @@ const MORE: u64 = 4;
 pub(super) struct Room {
     /// Before any page is moved: a quarter of the slack.
     early: u64,
-    /// Before pages are joined: the slack, or all but the last of a limit.
+    /// Before pages are joined: the slack, but for the last of a limit.
     slack: u64,
     /// At all.
     limit: u64,
@@ -242,7 +243,9 @@ impl Pool {
         let limit = self.left(stats.reserved);
         let peak = heap.base().max(heap.used_now() + len);
         let (least, largest) = self.page_sizes(peak, &heap);
-        let (tight, slack) = (self.is_tight(peak), self.config.slack);
+        let tight = self.is_tight(peak);
+        let slack = self.config.slack;
+        let before_joins = if tight { slack.min(SLACK_NEAR) } else { slack };
         // what a threshold would have it give back at the next free is not worth creating
         let leeway = match stats.reserved < heap.release_threshold {
             true => heap.leeway.to_create().min(self.most_leeway()),
@@ -253,15 +256,16 @@ impl Pool {
                 .saturating_sub(stats.reserved)
                 .min(limit)
         };
+        // joined ends are two blocks' pages that are seldom free together, but near the end they are all there is
+        let last = match tight {
+            true => limit.min(stats.reserved.saturating_add(limit) / LAST),
+            false => 0,
+        };
         let small = peak < 32 * least && stats.reserved < most(peak);
         Ok(Room {
             // a small pool takes whole pages from the start
             early: within(slack / 4.0 + leeway).max(if small { least.min(limit) } else { 0 }),
-            // joined ends are two blocks' pages that seldom are free together, so a limit is reached before
-            slack: match tight {
-                true => limit.saturating_sub(stats.reserved.saturating_add(limit) / LAST),
-                false => within(slack + leeway),
-            },
+            slack: within(before_joins + leeway).min(limit - last),
             limit,
             page_min: least,
             page_max: largest,
