@@ -107,7 +107,7 @@ pub struct Heap {
     pub release_threshold: u64,
     /// The most that the pool may hold; all there is without a limit.
     pub limit: u64,
-    /// There has been a miss while that was held: where pages stay apart it is near its limit, too.
+    /// There has been a miss while more than half of that was held: where pages stay apart it is near its limit, too.
     pub(super) cramped: bool,
     /// Number of the allocation from which on extents may be spared again (`apart`).
     pub(super) look_from: u64,
