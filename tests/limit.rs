@@ -6,30 +6,12 @@
 
 mod common;
 
+use common::recorded::{Call, recorded};
 use common::{cached, limited};
-use flate2::read::GzDecoder;
-use std::fs::File;
-use std::io::Read;
 use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::Addr;
 use weir::pool::{Pool, ThreadCache};
-
-/// A block, and its bytes where it is allocated.
-type Call = (usize, Option<u64>);
-
-fn recorded(path: &str) -> Vec<Call> {
-    let file = File::open(path).expect("a recorded trace");
-    let mut text = String::new();
-    GzDecoder::new(file).read_to_string(&mut text).expect("text");
-    let call = |line: &str| {
-        let mut words = line.split(' ');
-        let alloc = words.next() == Some("a");
-        let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
-        (number() as usize, alloc.then(number))
-    };
-    text.lines().map(call).collect()
-}
 
 /// The most that is in use at a time.
 fn need(calls: &[Call]) -> u64 {

@@ -8,9 +8,7 @@
 mod common;
 
 use common::device::Device;
-use flate2::read::GzDecoder;
-use std::fs::File;
-use std::io::Read;
+use common::recorded::{Call, recorded};
 use std::ops::Range;
 use std::thread;
 use weir::backend::counting::Counting;
@@ -25,24 +23,6 @@ const STEP_TAKES: u64 = 1_000_000;
 const MODEL: usize = 156;
 const STEP: usize = 842;
 const BACKWARD: Range<usize> = 205..687;
-
-/// A block, and its bytes where it is allocated.
-type Call = (usize, Option<u64>);
-
-fn calls() -> Vec<Call> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gpt-steps.trace.gz");
-    let mut text = String::new();
-    let file = File::open(path).expect("the trace");
-    GzDecoder::new(file).read_to_string(&mut text).expect("text");
-    let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).expect("a number");
-    let call = |line: &str| {
-        let mut words = line.split(' ');
-        let alloc = words.next() == Some("a");
-        let block = number(words.next()) as usize;
-        (block, alloc.then(|| number(words.next())))
-    };
-    text.lines().map(call).collect()
-}
 
 /// How it was called.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +76,7 @@ fn steps(how: How) -> (Vec<u64>, Option<usize>) {
         let stats = pool.stats().expect("stats");
         stats.maps + stats.unmaps + stats.page_creates + stats.page_releases
     };
-    let all = calls();
+    let all = recorded("tests/data/gpt-steps.trace.gz");
     let (model, all) = all.split_at(MODEL);
     play(model, 0, usize::MAX);
     let (mut made, mut by_heart) = (Vec::new(), None);

@@ -41,6 +41,12 @@ impl Pool {
         Ok(usual.into_iter().chain([create(slot)]).collect())
     }
 
+    /// Does a pool that needs so much have to mind memory rather than time?
+    fn near_limit(&self, peak: u64) -> bool {
+        let most = self.config.max_bytes;
+        self.pressure.is_short() || most != 0 && peak > most / 2
+    }
+
     /// Bytes of a page in a pool that needs so much.
     pub(super) fn usual_page_apart(&self, peak: u64) -> u64 {
         let slot = self.backend.granularity();

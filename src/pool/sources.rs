@@ -114,12 +114,6 @@ impl Pool {
         below_own.min(self.pressure.left(reserved))
     }
 
-    /// Does a pool that needs so much have to mind memory rather than time?
-    pub(super) fn near_limit(&self, peak: u64) -> bool {
-        let most = self.config.max_bytes;
-        self.pressure.is_short() || most != 0 && peak > most / 2
-    }
-
     /// May it come near its limit? Its pages are small long before, because blocks that stay keep the pages in which they
     /// lie, and what large ones lose at the ends of blocks is missing in the end.
     fn may_come_near(&self, peak: u64) -> bool {

@@ -12,6 +12,7 @@ pub mod player;
 pub mod program;
 pub mod random;
 pub mod real;
+pub mod recorded;
 pub mod rounds;
 pub mod run;
 pub mod sim;
