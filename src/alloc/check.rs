@@ -6,6 +6,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::Mapping;
+use super::shape::Shape;
 use super::size::{WINDOW, round_down};
 use super::space::Space;
 use std::collections::{HashMap, HashSet};
@@ -242,7 +243,7 @@ impl Heap {
     }
 
     fn validate_arenas(&self) {
-        let mut free = 0;
+        let (mut free, mut shape) = (0, Shape::default());
         assert_eq!(self.known as usize, self.streams().count());
         let beyond_reach = self.arenas.iter().flatten().map(|arena| arena.beyond_reach());
         assert_eq!(self.uncovered, beyond_reach.sum());
@@ -256,6 +257,7 @@ impl Heap {
                 assert_eq!((node.kind, node.owner), (Kind::Free, index), "{node:?}");
                 assert!(binned.insert(id, node.seq).is_none(), "binned once: {node:?}");
                 free += node.len;
+                shape.add(node.start, node.end());
             }
             assert_eq!(arena.bins.bytes(), free - before);
             assert!(arena.completed <= arena.seq || index == COMMON);
@@ -284,7 +286,7 @@ impl Heap {
             let events: Vec<u64> = arena.events.iter().map(|event| event.1).collect();
             assert!(events.is_sorted() && events.last().is_none_or(|&last| last <= arena.seq));
         }
-        assert_eq!(free, self.stats.free);
+        assert_eq!((free, shape), (self.stats.free, self.shape));
         for (id, slab) in self.slabs.iter() {
             let listed = self.slab_is_listed(id);
             assert_eq!(

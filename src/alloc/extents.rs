@@ -120,8 +120,15 @@ impl Heap {
 
     fn put_free_numbered(&mut self, mut id: NodeId, owner: u32, seq: u64) {
         let like = self.divide(owner, seq);
-        let &Node { len, prev, next, .. } = &self.space.nodes[id];
+        let &Node {
+            start,
+            len,
+            prev,
+            next,
+            ..
+        } = &self.space.nodes[id];
         self.stats.free += len;
+        self.shape.add(start, start + len);
         let above = self.joins_above(id, owner, like);
         let below = self.joins_below(id, owner, like);
         // an extent that is the owner's takes in what lies beside it, and stays on its lists
@@ -198,7 +205,9 @@ impl Heap {
 
     /// Takes a free extent off its lists.
     pub fn pull_free(&mut self, id: NodeId) {
-        self.stats.free -= self.space.nodes[id].len;
+        let &Node { start, len, .. } = &self.space.nodes[id];
+        self.stats.free -= len;
+        self.shape.remove(start, start + len);
         self.unlist(id);
     }
 
@@ -209,6 +218,7 @@ impl Heap {
         let (start, end) = (node.start, node.end());
         debug_assert!(start <= from && to <= end);
         self.stats.free -= to - from;
+        self.shape.remove(from, to);
         if from == start && to < end {
             let piece = self.space.split_front(id, to);
             self.has_shrunk(id, end - start);

@@ -19,6 +19,7 @@ use super::page::Pages;
 use super::partition::Partition;
 use super::replay::Replay;
 use super::rest::Rest;
+use super::shape::Shape;
 use super::sharing::Sharing;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
@@ -115,6 +116,8 @@ pub struct Heap {
     pub apart: bool,
     /// Pages come with their addresses; they are apart then.
     pub placed: bool,
+    /// Which bytes are free.
+    pub(super) shape: Shape,
 }
 
 /// A block as a pointer names it.
@@ -179,6 +182,7 @@ impl Heap {
             look_from: 0,
             apart: false,
             placed: false,
+            shape: Shape::default(),
         }
     }
 

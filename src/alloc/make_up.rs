@@ -19,13 +19,8 @@ impl Heap {
     #[inline(never)]
     pub fn make_up(&mut self) {
         let Some(progress) = self.end_tape() else { return };
-        let (host, turn) = (self.replay.host(), self.turn());
+        let host = self.replay.host();
         let Done { calls, .. } = self.replay.recording.done(progress);
-        let part = Progress {
-            rounds: 0,
-            ..progress
-        };
-        let turns = self.replay.recording.done(part).calls.allocs;
         let [gone, born] = self.replay.recording.difference(progress.steps);
         self.replay.way = Way::Watching;
         if progress != Progress::default() {
@@ -43,7 +38,6 @@ impl Heap {
             stats.hits = stats.hits.wrapping_add(calls.allocs);
             stats.frees = stats.frees.wrapping_add(calls.frees - count);
             self.set_used_peak(peak);
-            self.rest.set_turn(self.allocations(), turn + turns);
         }
         let recording = mem::take(&mut self.replay.recording);
         self.cover_replayed(recording.notes(), progress);

@@ -55,6 +55,7 @@ pub mod release;
 pub mod replay;
 pub mod rest;
 pub mod rounds;
+pub mod shape;
 pub mod sharing;
 pub mod size;
 pub mod slab;

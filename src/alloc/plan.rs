@@ -197,20 +197,23 @@ impl Heap {
         Some(plan)
     }
 
-    /// Has the same allocation of the round before been given a window?
+    /// Has such a request been given a window when the very same bytes were free?
     pub fn has_been_given(&self, len: u64) -> bool {
         // where pages stay apart no page wakes, and what is free is not joined across them
-        !self.apart && self.windows.at(self.turn(), len).is_some()
+        !self.apart && self.windows.at(self.shape, len).is_some()
     }
 
-    /// Plans that window, if all that it takes is pages that wake.
+    /// Plans the window that such a request was given in this state, if all that it takes is pages that wake.
     pub fn plan_as_before(&mut self, len: u64, align: u64, stream: u32) -> Option<Plan> {
-        let start = self
-            .windows
-            .at(self.turn(), len)
-            .filter(|start| start.is_multiple_of(align))?;
         self.reunite(stream);
+        let start = self.window_before(len, align)?;
         self.plan_at(start, len, stream)
+    }
+
+    /// First address of the window that such a request was given when the very same bytes were free.
+    fn window_before(&self, len: u64, align: u64) -> Option<u64> {
+        let before = self.windows.at(self.shape, len);
+        before.filter(|start| start.is_multiple_of(align))
     }
 
     /// Plans this window, if all that it takes is pages that wake.
@@ -250,6 +253,12 @@ impl Heap {
 
     fn choose_window(&self, len: u64, align: u64, stream: u32, sources: Sources) -> Option<Window> {
         let slot = self.space.slot();
+        // a state that was there before goes on as it did then
+        let before = self.window_before(len, align);
+        let before = before.and_then(|start| self.survey(start, len, stream, sources, 1, false));
+        if before.is_some() {
+            return before;
+        }
         // where blocks come and go in no order gaps do, too
         let exact = sources.exact && sources.maps() && !self.leeway.is_any();
         if exact && let Some(window) = self.exact_window(len, align, stream, sources) {
@@ -273,8 +282,7 @@ impl Heap {
         };
         // where such a request, or a longer one, went before; its pages are elsewhere if there is no order in requests
         if !self.leeway.is_any() {
-            let before = self.windows.at(self.turn(), len);
-            let starts = before.into_iter().chain(self.windows.of(len));
+            let starts = self.windows.of(len);
             for start in starts.filter(|start| start.is_multiple_of(align)) {
                 consider(start);
             }

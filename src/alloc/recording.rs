@@ -71,8 +71,6 @@ pub struct Recording {
     vain: usize,
     before_tries: u64,
     moves: Moves,
-    /// Pages did not stay where they were in many rounds.
-    late: bool,
     /// What was replayed, if that has ended and is recorded again.
     guide: Option<Guide>,
     /// By which calls blocks came that are in use.
@@ -184,7 +182,7 @@ impl Recording {
 
     /// The block that the same call got in the round before, if this is the same: so many bytes are asked for on that stream.
     pub fn before(&self, bytes: u64, part: usize) -> Option<(u64, Extent)> {
-        let wanted = self.is_settled() || self.late || self.moves.are_few(self.round);
+        let wanted = self.moves.are_few(self.round);
         if let Some(guide) = &self.guide {
             let note = guide.asks_for(bytes, part).filter(|_| wanted)?;
             return Some((note.at, note.block()));
@@ -255,7 +253,7 @@ impl Recording {
             self.set_window(longer); // what lasts may take turns
         } else if enough {
             let (all, before) = (self.changes.all(), self.before_tries);
-            (self.since, self.before_tries, self.late) = (self.made, all, true);
+            (self.since, self.before_tries) = (self.made, all);
             let moved = all - before;
             return moved * DEAR > tried as u64;
         }

@@ -33,8 +33,10 @@ const NEAR: u64 = 64;
 
 /// Allocations for each node before the pool may come to rest again, which is linear in nodes.
 const TURNS: u64 = 2;
-/// So many nodes are looked at in the time that a few page moves take.
+/// So many nodes are looked at in the time that a few page moves take...
 const FEW: u64 = 2048;
+/// ...and so many in the time that each other one took.
+const EACH: u64 = 8;
 /// Mappings of each page, on average, that are made before the pool may hold more memory so that pages need not move...
 const TRIED: u64 = 16;
 /// ...and in one round, before it expects no more that layouts come back.
@@ -44,7 +46,7 @@ const ENDLESS: u64 = 64;
 const PAUSE: u64 = 1024;
 /// So many times as many, where streams may come to share otherwise.
 const UNDECIDED: u64 = 8;
-/// A round is like the one before if one in so many of its windows, and so many at least, come at the same turn.
+/// A round is like earlier ones if one in so many of its windows, and so many at least, are made in a state that was there before.
 const ALIKE: u64 = 2;
 /// A dormant mapping is removed although its layout may come back if a fresh window costs so many times as much...
 const SAVING: u64 = 8;
@@ -106,20 +108,19 @@ pub struct Rest {
     gave_up: bool,
     /// Windows made in this round...
     windows: u64,
-    /// ...and those of them that the round before had at the same turn.
+    /// ...and those of them in states that were there before.
     known: u64,
     /// Dormant mappings removed since the first rest.
     cleared: u64,
     /// So many may be.
     spared: u64,
-    /// Allocations when the pool last came to rest.
+    /// Allocations when the pool last came to rest, and pages that had moved.
     allocations: u64,
+    moved_until: u64,
     /// The least that was in use at a rest...
     lowest: u64,
     /// ...and how many rests ago.
     since: u32,
-    /// Allocations when a round of the program began.
-    round: u64,
     /// What the pool needed then, or when it was left as it had grown.
     needed: u64,
     /// What it needed when it first shed memory...
@@ -150,9 +151,9 @@ impl Default for Rest {
             cleared: 0,
             spared: 0,
             allocations: 0,
+            moved_until: 0,
             lowest: u64::MAX,
             since: 0,
-            round: 0,
             needed: 0,
             fine_for: 0,
             sheds: 0,
@@ -242,13 +243,13 @@ impl Rest {
 
     /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between. Memory `exceeds`
     /// what rounds that need so much may hold, or does not.
-    fn begin_round(&mut self, used: u64, allocations: u64, needed: u64, exceeds: bool) -> Option<Round> {
+    fn begin_round(&mut self, used: u64, needed: u64, exceeds: bool) -> Option<Round> {
         self.since += 1;
         if used > self.lowest && self.since <= ROUND {
             return None;
         }
         let again = self.lowest.abs_diff(used) <= needed / SAME;
-        (self.lowest, self.since, self.round) = (used, 0, allocations);
+        (self.lowest, self.since) = (used, 0);
         // what comes again may find its layouts again, however many the rounds before have tried
         if self.is_alike() || again {
             (self.mapped, self.gave_up) = (0, false);
@@ -273,12 +274,7 @@ impl Rest {
         needed <= self.fine_for / 4 * GROWN
     }
 
-    /// After so many allocations the next one is of that turn.
-    pub(super) fn set_turn(&mut self, allocations: u64, turn: u64) {
-        self.round = allocations.wrapping_sub(turn);
-    }
-
-    /// Do most windows of this round come at the turn of one in the round before?
+    /// Were most windows of this round made in states that had been there before?
     fn is_alike(&self) -> bool {
         self.known >= ALIKE && self.known * ALIKE >= self.windows
     }
@@ -333,12 +329,10 @@ impl Heap {
             self.go_home(page);
         }
         self.sort_bins();
-        self.rest.allocations = self.stats.allocations;
+        (self.rest.allocations, self.rest.moved_until) = (self.stats.allocations, self.stats.pages_moved);
         let exceeds = self.exceeds(ample);
         let used = self.used_now();
-        let round = self
-            .rest
-            .begin_round(used, self.allocations(), self.needed, exceeds);
+        let round = self.rest.begin_round(used, self.needed, exceeds);
         self.rest.taken(used);
         let Some(Round { again, sheds }) = round else {
             return false;
@@ -396,7 +390,12 @@ impl Heap {
     fn may_rest(&self, used: u64) -> bool {
         let since = self.stats.allocations.wrapping_sub(self.rest.allocations);
         let nodes = self.space.nodes.count() as u64;
-        used < self.most_at_rest() && (nodes <= FEW || since >= TURNS * nodes)
+        // near a limit no mapping is kept for what comes home
+        let paid = match self.is_crowded() {
+            true => 0,
+            false => EACH * self.stats.pages_moved.wrapping_sub(self.rest.moved_until),
+        };
+        used < self.most_at_rest() && (nodes <= FEW.max(paid) || since >= TURNS * nodes)
     }
 
     /// Less than this is in use at a rest. Where blocks come and go in no order that is hardly anything: what is moved home has to be
@@ -429,11 +428,6 @@ impl Heap {
         }
     }
 
-    /// Which allocation of the program's round is the next one.
-    pub fn turn(&self) -> u64 {
-        self.allocations().wrapping_sub(self.rest.round)
-    }
-
     /// A plan was carried out.
     pub fn count_moves(&mut self, plan: &Plan) {
         self.rest.created += plan.create.iter().map(|&(_, bytes)| bytes).sum::<u64>();
@@ -454,7 +448,7 @@ impl Heap {
             let by_chance = self.sharing.is_by_chance() || endless;
             let again = !plan.novel && !self.rest.gave_up && !by_chance;
             let tried = self.rest.moved > TRIED * pages || self.may_fill_up();
-            // where windows come at the turns of the round before there is an order, which more memory would only be wasted on;
+            // where states come again there is an order, which more memory would only be wasted on;
             // what is only woken costs nothing, and says nothing against a layout that comes back as it is
             if tried
                 && !self.sharing.is_apart()

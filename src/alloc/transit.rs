@@ -34,7 +34,7 @@ pub struct Plan {
     pub woken: u64,
     /// No window of this length is remembered.
     pub novel: bool,
-    /// The round before had one of this length at this turn.
+    /// One of this length was made when the very same bytes were free.
     pub known: bool,
     /// It makes pages that the request's window lacks, in a place of their own: to be planned again.
     pub aside: bool,
@@ -65,10 +65,10 @@ pub struct Alias {
 impl Heap {
     /// Changes the books for a chosen window.
     pub(super) fn enact(&mut self, window: &Window, fills: &[Fill]) -> Plan {
-        let (turn, len) = (self.turn(), window.end - window.start);
+        let len = window.end - window.start;
         let plan = Plan {
-            known: self.windows.at(turn, len).is_some(),
-            novel: self.windows.note(turn, len, window.start),
+            known: self.windows.at(self.shape, len).is_some(),
+            novel: self.windows.note(self.shape, len, window.start),
             ..Plan::default()
         };
         self.enact_as(plan, (window.start, window.end), fills)

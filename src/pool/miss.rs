@@ -233,7 +233,7 @@ impl Pool {
         Ok(longer.find_map(|bytes| heap.alloc(bytes, request.align, stream)))
     }
 
-    /// A round that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
+    /// A state that comes again needs what it needed before: what the thread keeps, and pages that wake, without a call.
     pub(super) fn as_before(&self, request: Request) -> Result<Option<u64>, Error> {
         let mut heap = self.books()?;
         let stream = index_for_alloc(&mut heap, request.stream);
