@@ -3,6 +3,9 @@
 //! `data/crops.trace.gz`: blocks of 1 MiB and more of the first two steps of a vision transformer that learns from crops of two sizes, with
 //! AdamW, bf16 autocast and a teacher without gradients (PyTorch 2.11, one H100, 2026-11-27). What it keeps for the backward pass has twelve
 //! lengths, from 1.3 to 28 MiB, between others that go soon.
+//!
+//! `data/policies.trace.gz`: blocks of 256 KiB and more of six rounds of a learner by proximal policies (the same, one H100, the same day). In
+//! each, 128 observations are gathered and put together into one block of 750 MB, and then small batches of it are learned, all alike.
 
 mod common;
 
@@ -54,22 +57,42 @@ fn pool_of(need: u64, times: f64) -> (Pool, ThreadCache) {
     (pool, cache)
 }
 
+/// The page calls of each of eight rounds of such calls, of which none fails.
+fn pages_of_rounds(pool: &Pool, cache: &ThreadCache, calls: &[Call]) -> Vec<u64> {
+    let pages = || {
+        let stats = pool.stats().expect("stats");
+        stats.page_creates + stats.maps + stats.unmaps
+    };
+    let round = |_| {
+        let before = pages();
+        assert_eq!(play(pool, cache, calls), 0);
+        pages() - before
+    };
+    (0..8).map(round).collect()
+}
+
 #[test]
 fn what_comes_again_is_known_by_heart_below_a_limit() {
     let calls = recorded("traces/gpt-train-fixed.trace.gz");
     let need = need(&calls);
     for times in [1.05, 1.25, 1.9, 4.0] {
         let (pool, cache) = pool_of(need, times);
-        let pages = || {
-            let stats = pool.stats().expect("stats");
-            stats.page_creates + stats.maps + stats.unmaps
-        };
-        let mut made = Vec::new();
-        for _ in 0..8 {
-            let before = pages();
-            assert_eq!(play(&pool, &cache, &calls), 0, "{times}");
-            made.push(pages() - before);
-        }
+        let made = pages_of_rounds(&pool, &cache, &calls);
+        assert_eq!(made[5..], [0; 3], "{times}: {made:?}");
+        assert!(pool.is_replaying(), "{times}");
+        pool.validate();
+    }
+}
+
+/// Until a state was told by what is free a window was looked for by the number of the allocation in its round: of rounds within rounds
+/// many have the same.
+#[test]
+fn rounds_within_rounds_come_to_move_no_page() {
+    let calls = recorded("tests/data/policies.trace.gz");
+    let need = need(&calls);
+    for times in [1.25, 1.9] {
+        let (pool, cache) = pool_of(need, times);
+        let made = pages_of_rounds(&pool, &cache, &calls);
         assert_eq!(made[5..], [0; 3], "{times}: {made:?}");
         assert!(pool.is_replaying(), "{times}");
         pool.validate();
