@@ -5,7 +5,7 @@
 //! too: they may be a round (`first`).
 //!
 //! Rounds come to be alike by themselves, but for blocks that last until after the next ones of their kind came: these take turns, and push
-//! others from their places. So once it is known how many calls a round has, and pages stay where they are, a call that is recorded gets
+//! others from their places. So once it is known how many calls a round has, and hardly any page moves, a call that is recorded gets
 //! the block of the round before if that is free. Where rounds go on moving pages, and the pool holds too much, they are recorded until
 //! they do not, or hardly, or it has given that back.
 //!
