@@ -182,9 +182,11 @@ impl Recording {
 
     /// The block that the same call got in the round before, if this is the same: so many bytes are asked for on that stream.
     pub fn before(&self, bytes: u64, part: usize) -> Option<(u64, Extent)> {
-        let wanted = self.moves.are_few(self.round);
+        if !self.moves.are_few(self.round) {
+            return None;
+        }
         if let Some(guide) = &self.guide {
-            let note = guide.asks_for(bytes, part).filter(|_| wanted)?;
+            let note = guide.asks_for(bytes, part)?;
             return Some((note.at, note.block()));
         }
         // where blocks take turns the window is two rounds, and until so much is known the last one will do
@@ -192,7 +194,7 @@ impl Recording {
         let number = made
             .checked_sub(self.window)
             .or_else(|| made.checked_sub(self.round));
-        let number = number.filter(|_| wanted && self.exact)?;
+        let number = number.filter(|_| self.exact)?;
         let note = self.notes.get(number)?;
         note.asks_for(bytes, part).then(|| (note.at, note.block()))
     }
@@ -233,12 +235,7 @@ impl Recording {
 
     /// Were pages mapped or unmapped among these calls?
     pub fn has_moved(&self, changes: Changes) -> bool {
-        self.changes != changes || !self.is_settled()
-    }
-
-    /// Was no page mapped or unmapped since then?
-    fn is_settled(&self) -> bool {
-        self.changed <= self.first()
+        self.changes != changes || self.changed > self.first()
     }
 
     /// Is it worth recording more?
