@@ -207,8 +207,8 @@ impl Heap {
         self.streams().filter(has).collect()
     }
 
-    /// The other streams that have more than they need, those first that have most of it.
-    pub fn streams_with_more(&self, but: u32) -> Vec<u32> {
+    /// The other streams that have more than they need, and how much: those first that have most of it.
+    pub fn streams_with_more(&self, but: u32) -> Vec<(u64, u32)> {
         let excess = |stream: u32| {
             let arena = self.arena(stream);
             let free = arena.bins.descending(&self.space.nodes, 0);
@@ -219,7 +219,8 @@ impl Heap {
         let mut others: Vec<_> = others.map(|stream| (excess(stream), stream)).collect();
         others.retain(|&(excess, _)| excess > 0);
         others.sort_unstable_by(|one, other| other.cmp(one));
-        others.into_iter().map(|(_, stream)| stream).collect()
+        let others = others.into_iter().map(|(excess, stream)| (excess as u64, stream));
+        others.collect()
     }
 
     /// What streams need apart of which each is a thread's own.

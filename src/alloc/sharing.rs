@@ -252,6 +252,12 @@ impl Heap {
         gone.chain(here).sum()
     }
 
+    /// The same once this stream gets so much more.
+    pub fn apart_with(&self, stream: u32, bytes: u64) -> u64 {
+        let Taken { now, most, .. } = self.arena(stream).taken;
+        self.apart_so_far() + (now + bytes as i64 - most).max(0) as u64
+    }
+
     /// A request looked whether the work of a stream is complete.
     pub fn looked(&mut self, stream: u32, in_vain: bool) {
         self.sharing.vain += u64::from(in_vain);
@@ -345,7 +351,7 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::super::directory::Directory;
-    use super::super::order::Reuse;
+    use super::super::order::{COMMON, Reuse};
     use super::*;
     use crate::base::units::StreamId;
     use std::sync::Arc;
@@ -535,5 +541,21 @@ mod tests {
             (0, 100),
             "it was there in the round before"
         );
+    }
+
+    #[test]
+    fn a_stream_needs_more_apart_once_it_has_more_than_ever() {
+        let reuse = Reuse {
+            event_dependencies: true,
+            opportunistic: true,
+            internal_dependencies: true,
+        };
+        let directory = Arc::new(Directory::new().expect("addresses"));
+        let mut heap = Heap::new(2 << 20, reuse, u64::MAX, directory);
+        heap.took(COMMON, 100);
+        heap.got_back(COMMON, 60);
+        let more = heap.apart_with(COMMON, 60) - heap.apart_so_far();
+        assert_eq!(more, 0, "it has had so much");
+        assert_eq!(heap.apart_with(COMMON, 80) - heap.apart_so_far(), 20);
     }
 }

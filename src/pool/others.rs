@@ -3,11 +3,16 @@
 
 use super::miss::Request;
 use super::order::NOTICE;
+use super::sources::PAGE_MIN;
 use super::{Growth, Named, Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::Clock;
 use crate::backend::Backend;
 use crate::base::error::Error;
+use std::time::Duration;
+
+/// To make a page and map it takes so long on an H100's host.
+const MADE: Duration = Duration::from_micros(45);
 
 impl Pool {
     /// Where streams do not look at each other: what the stream itself has, what it may have more, and, if they wait for each other,
@@ -46,7 +51,7 @@ impl Pool {
             Vec::new()
         };
         drop(heap);
-        if self.absorb_from(&loose)?
+        if self.absorb_from(&loose, NOTICE)?
             && let Some(at) = self.again(request)?
         {
             return Ok(Some(at));
@@ -70,8 +75,14 @@ impl Pool {
         let stream = index_for_alloc(&mut heap, request.stream);
         let others = heap.streams_with_more(stream);
         drop(heap);
-        for other in others {
-            if !self.absorb_from(&[other])? {
+        // then the one that has most of it once more, for as long as to make that would take: what is made stays
+        let longer = others.first().map(|&(excess, other)| {
+            let pages = request.bytes.min(excess).div_ceil(PAGE_MIN);
+            (other, NOTICE.max(MADE * pages as u32))
+        });
+        let all = others.iter().map(|&(_, other)| (other, NOTICE));
+        for (other, notice) in all.chain(longer) {
+            if !self.absorb_from(&[other], notice)? {
                 continue;
             }
             if let Some(at) = self.again(request)? {
@@ -84,13 +95,13 @@ impl Pool {
         Ok(None)
     }
 
-    /// What is complete of what these streams have freed is everybody's. Gives whether anything was.
-    fn absorb_from(&self, streams: &[u32]) -> Result<bool, Error> {
+    /// What is complete of what these streams have freed, or within such a moment, is everybody's. Gives whether anything was.
+    fn absorb_from(&self, streams: &[u32], notice: Duration) -> Result<bool, Error> {
         if streams.is_empty() {
             return Ok(false);
         }
         self.cover(|other| streams.contains(&other));
-        let done = self.wait_a_moment_for(streams, NOTICE);
+        let done = self.wait_a_moment_for(streams, notice);
         let mut heap = self.books()?;
         heap.complete(&done, &mut self.stale.lock());
         let any = heap.absorb_complete_from(streams);
@@ -126,8 +137,7 @@ impl Pool {
         request: Request,
         said: &mut String,
     ) -> Result<Option<u64>, Error> {
-        let (len, _) = Heap::need(request.bytes, request.align);
-        let steps = self.steps(self.room_of_streams(len)?);
+        let steps = self.steps(self.room_of_streams(request)?);
         self.fill_in_steps(grow, request, said, steps)
     }
 

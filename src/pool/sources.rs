@@ -1,7 +1,8 @@
 //! Where the pages of a request may come from: how many may be created, how large they are, and in which order the pool
 //! creates and moves them.
 
-use super::Pool;
+use super::miss::Request;
+use super::{Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::alloc::sharing::May;
@@ -211,12 +212,14 @@ impl Pool {
     }
 
     /// What may be created before a request that finds nothing of its own stream's turns to others.
-    pub(super) fn room_of_streams(&self, len: u64) -> Result<Room, Error> {
+    pub(super) fn room_of_streams(&self, request: Request) -> Result<Room, Error> {
+        let (len, _) = Heap::need(request.bytes, request.align);
         let room = self.room(len)?;
-        let heap = self.books()?;
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
         let need = match heap.sharing.is_by_looks() {
             // so far nobody knows whether they would rather wait, and have less, or have what they need apart
-            true => heap.need_apart().max(heap.apart_so_far() + len),
+            true => heap.need_apart().max(heap.apart_with(stream, len)),
             false => heap.base().max(heap.used_now() + len),
         };
         let most = match heap.sharing.is_by_threads() {
