@@ -64,7 +64,8 @@ impl Pool {
     }
 
     /// Where memory is partitioned among threads, and the pool may not hold more: what one stream after the other has that is more
-    /// than it needs. Not all at once: what each needs is where it needs it.
+    /// than it needs. Not all at once: what each needs is where it needs it. Then the one that has most of it is waited for, as long as it
+    /// would take to make that, since what is made stays (rent or buy: Karlin, Manasse, McGeoch, Owicki, 1990).
     fn take_excess(
         &self,
         grow: &mut Growth,
@@ -75,7 +76,6 @@ impl Pool {
         let stream = index_for_alloc(&mut heap, request.stream);
         let others = heap.streams_with_more(stream);
         drop(heap);
-        // then the one that has most of it once more, for as long as to make that would take: what is made stays
         let longer = others.first().map(|&(excess, other)| {
             let pages = request.bytes.min(excess).div_ceil(PAGE_MIN);
             (other, NOTICE.max(MADE * pages as u32))
