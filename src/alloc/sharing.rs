@@ -365,6 +365,16 @@ mod tests {
         part: false,
     };
 
+    fn heap() -> Heap {
+        let reuse = Reuse {
+            event_dependencies: true,
+            opportunistic: true,
+            internal_dependencies: true,
+        };
+        let directory = Arc::new(Directory::new().expect("addresses"));
+        Heap::new(2 << 20, reuse, u64::MAX, directory)
+    }
+
     /// A round like the one before, with so many looks in vain, and pages mapped.
     fn round(sharing: &mut Sharing, vain: u64, mapped: u64, apart: u64, may: May) {
         (sharing.vain, sharing.mapped) = (vain, mapped);
@@ -519,13 +529,7 @@ mod tests {
     /// Streams that are made for a request each never come back.
     #[test]
     fn a_stream_that_was_forgotten_counts_once_it_came_again() {
-        let reuse = Reuse {
-            event_dependencies: true,
-            opportunistic: true,
-            internal_dependencies: true,
-        };
-        let directory = Arc::new(Directory::new().expect("addresses"));
-        let mut heap = Heap::new(2 << 20, reuse, u64::MAX, directory);
+        let mut heap = heap();
         let id = |stream| Timeline::of(StreamId(stream));
         let life = |heap: &mut Heap, stream| {
             let taken = heap.recall(id(stream));
@@ -545,13 +549,7 @@ mod tests {
 
     #[test]
     fn a_stream_needs_more_apart_once_it_has_more_than_ever() {
-        let reuse = Reuse {
-            event_dependencies: true,
-            opportunistic: true,
-            internal_dependencies: true,
-        };
-        let directory = Arc::new(Directory::new().expect("addresses"));
-        let mut heap = Heap::new(2 << 20, reuse, u64::MAX, directory);
+        let mut heap = heap();
         heap.took(COMMON, 100);
         heap.got_back(COMMON, 60);
         let more = heap.apart_with(COMMON, 60) - heap.apart_so_far();
