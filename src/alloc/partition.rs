@@ -213,14 +213,13 @@ impl Heap {
             let arena = self.arena(stream);
             let free = arena.bins.descending(&self.space.nodes, 0);
             let free: u64 = free.map(|id| self.space.nodes[id].len).sum();
-            free as i64 + arena.holds - arena.most
+            (free as i64 + arena.holds - arena.most).max(0) as u64
         };
         let others = self.streams().filter(|&stream| stream != but);
         let mut others: Vec<_> = others.map(|stream| (excess(stream), stream)).collect();
         others.retain(|&(excess, _)| excess > 0);
         others.sort_unstable_by(|one, other| other.cmp(one));
-        let others = others.into_iter().map(|(excess, stream)| (excess as u64, stream));
-        others.collect()
+        others
     }
 
     /// What streams need apart of which each is a thread's own.

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::base::error::Error;
 use std::time::Duration;
 
-/// To make a page and map it takes so long on an H100's host.
+/// To make a page of `PAGE_MIN` and map it takes so long on an H100's host.
 const MADE: Duration = Duration::from_micros(45);
 
 impl Pool {
