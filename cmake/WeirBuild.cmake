@@ -30,9 +30,10 @@ set(weir_include_dir "${CMAKE_CURRENT_SOURCE_DIR}/include")
 set(weir_so "libweir.so.${PROJECT_VERSION}")
 set(weir_soname "libweir.so.${PROJECT_VERSION_MAJOR}")
 
-# cargo decides what is out of date, so it is always asked.
+# cargo decides what is out of date, so it is always asked. Without a library for Rust beside them, whose users could
+# name any of its functions and variables, these two need not keep each within reach of others.
 add_custom_target(weir_cargo ALL
-  COMMAND "${WEIR_CARGO}" rustc --locked --lib --profile "${WEIR_CARGO_PROFILE}"
+  COMMAND "${WEIR_CARGO}" rustc --locked --lib --crate-type cdylib,staticlib --profile "${WEIR_CARGO_PROFILE}"
           --manifest-path "${CMAKE_CURRENT_SOURCE_DIR}/Cargo.toml" --target-dir "${weir_cargo_dir}" ${WEIR_CARGO_FLAGS}
           -- --print "native-static-libs=${CMAKE_CURRENT_BINARY_DIR}/native/actual.txt"
   COMMAND "${CMAKE_COMMAND}" "-DEXPECTED=${CMAKE_CURRENT_BINARY_DIR}/native/expected.txt"
