@@ -393,10 +393,16 @@ impl Directory {
         self.set_small(at, byte_of(class, State::Plain));
     }
 
+    /// The chapter of an address where a block has been.
+    #[inline(always)]
+    fn known_chapter(&self, at: u64) -> Option<&Chapter> {
+        self.whole().get_within(at / CHAPTER)
+    }
+
     /// (Where a slab's block begins nobody need ask.)
     #[inline(always)]
     fn set_small(&self, at: u64, to: u8) {
-        let chapter = self.chapter(at);
+        let chapter = self.known_chapter(at);
         debug_assert!(chapter.is_some(), "{at:#x} is a slab's");
         if let Some(chapter) = chapter {
             state_in(chapter, at / MIN_ALIGN).store(to, Ordering::Release);
@@ -406,10 +412,10 @@ impl Directory {
     /// A block of another kind that the cache for `arena` kept is handed out.
     #[inline(always)]
     pub fn hand_out_large(&self, at: u64, grains: u64, marks: &Marks) {
-        let cell = self.cell(at);
-        debug_assert!(cell.is_some(), "{at:#x} is in a cell of the pool");
-        if let Some(cell) = cell {
-            cell.store(large(at, grains) | marks.plain, Ordering::Release);
+        let chapter = self.known_chapter(at);
+        debug_assert!(chapter.is_some(), "{at:#x} is in a cell of the pool");
+        if let Some(chapter) = chapter {
+            word_in(chapter, at / CELL).store(large(at, grains) | marks.plain, Ordering::Release);
         }
     }
 

@@ -3,6 +3,8 @@
 //! Part of the chain can be held back. A cache whose owner hands its blocks over is then full after a handful of them, of which it finds
 //! out as it does when it is full otherwise.
 //!
+//! An entry's number says how many bytes before it the others take, so that to find it is an addition.
+//!
 //! Invariant: an entry is on a list, or on one of the chains; `count` are on lists.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
@@ -12,7 +14,9 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 pub const BLOCKS: usize = 2048;
 /// No entry.
 pub const NONE: u16 = u16::MAX;
-const _: () = assert!(NONE as usize % BLOCKS == BLOCKS - 1);
+/// From one entry's number to the next one's.
+const STEP: usize = size_of::<Entry>();
+const _: () = assert!(BLOCKS * STEP == NONE as usize + 1, "NONE is within the last one");
 
 /// A place for a block that is kept.
 #[derive(Debug)]
@@ -89,7 +93,7 @@ impl Entry {
         let mut all = [const { Entry::empty() }; BLOCKS];
         let mut id = 1;
         while id < BLOCKS - 1 {
-            all[id - 1].next = AtomicU16::new(id as u16);
+            all[id - 1].next = AtomicU16::new((id * STEP) as u16);
             id += 1;
         }
         all
@@ -119,10 +123,10 @@ impl Default for Entries {
 }
 
 impl Entries {
-    /// The entry: `id` is below `BLOCKS`, of which the compiler is told here.
+    /// The entry. No number is beyond all of them.
     #[inline(always)]
     pub fn get(&self, id: u16) -> &Entry {
-        &self.all[usize::from(id) % BLOCKS]
+        &self.all[usize::from(id) / STEP]
     }
 
     /// The next one to be used, or `NONE`.
@@ -208,7 +212,7 @@ mod tests {
         let entries = Entries::default();
         assert_eq!(use_all(&entries), BLOCKS - 1);
         assert!(entries.is_full() && !entries.bring_back());
-        (0..BLOCKS as u16 - 1).for_each(|id| entries.retire(id));
+        (0..BLOCKS - 1).for_each(|place| entries.retire((place * STEP) as u16));
         assert_eq!((use_all(&entries), entries.count()), (BLOCKS - 1, BLOCKS - 1));
     }
 

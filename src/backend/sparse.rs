@@ -36,9 +36,20 @@ impl<C: Cell, const MOST: usize> Chapters<C, MOST> {
     /// The chapter of that number, if it exists.
     #[inline(always)]
     pub fn get(&self, number: u64) -> Option<&C> {
-        let chapter = self.0.get(number as usize)?.load(Ordering::Acquire);
+        self.0.get(number as usize).and_then(Self::load)
+    }
+
+    /// The same of a number that there may be a chapter of: it is not looked at whether it is.
+    #[inline(always)]
+    pub fn get_within(&self, number: u64) -> Option<&C> {
+        debug_assert!(number < MOST as u64);
+        Self::load(&self.0[number as usize % MOST])
+    }
+
+    #[inline(always)]
+    fn load(chapter: &AtomicPtr<C>) -> Option<&C> {
         // SAFETY: NULL, or a chapter, which stays until the table goes, and this list with it.
-        unsafe { chapter.as_ref() }
+        unsafe { chapter.load(Ordering::Acquire).as_ref() }
     }
 }
 
