@@ -80,17 +80,42 @@ class Report:
         self.line({"scenario": scenario, "case": case, "metric": metric, "unit": unit, **figures})
 
 
+def probe_core():
+    best = math.inf
+    for _ in range(8):
+        start = time.perf_counter_ns()
+        sum(range(500))
+        best = min(best, time.perf_counter_ns() - start)
+    return best
+
+
+def move_to_quiet_core():
+    """As in quiet.h. What the interpreter has in caches matters less than which core it is."""
+    cores = os.sched_getaffinity(0)
+
+    def time_on(core):
+        os.sched_setaffinity(0, {core})
+        return probe_core()
+
+    os.sched_setaffinity(0, {min(cores, key=time_on)})
+    os.sched_setaffinity(0, cores)
+
+
 class Bench:
     def __init__(self, allocator, report, options):
         self.allocator, self.report, self.options = allocator, report, options
         self.rounds = options.rounds or (3 if options.quick else 7)
 
     def repeat(self, work, warm=True):
+        def one():
+            move_to_quiet_core()
+            return work()
+
         figures, start = [], time.perf_counter()
         if warm:
-            work()
+            one()
         while not figures or (len(figures) < self.rounds and time.perf_counter() - start < self.options.seconds):
-            figures.append(work())
+            figures.append(one())
         return figures
 
     def timed(self, count, work):

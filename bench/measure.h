@@ -2,6 +2,7 @@
 #pragma once
 #include "adaptor.h"
 #include "clock.h"
+#include "quiet.h"
 #include "report.h"
 #include <cmath>
 #include <random>
@@ -28,6 +29,14 @@ struct Measure {
             figures.push_back(work());
         } while (static_cast<int>(figures.size()) < rounds && clock.nanos(Clock::end() - start) < seconds * 1e9);
         return figures;
+    }
+
+    // The same where this thread is the only one at work.
+    template <class Work> std::vector<double> repeat_alone(bool warm, Work work) const {
+        return repeat(warm, [&] {
+            move_to_quiet_core();
+            return work();
+        });
     }
 
     // Nanoseconds that `work` takes, over `count`.

@@ -227,7 +227,7 @@ template <class Program> void settled(const Measure &measure, bool writes, const
         std::string which = std::string(name) + (streams == 1 ? ", 1 stream" : ", 4 streams");
         std::vector<Life> lives;
         bool served = true;
-        measure.repeat(false, [&] {
+        measure.repeat_alone(false, [&] {
             Random random(lives.size() + 1); // each life draws its own
             Round round(streams);
             program(round, random);

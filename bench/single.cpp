@@ -80,7 +80,7 @@ void churned(const Measure &measure, const char *which, size_t low, size_t high,
             sizes = log_uniform(random, low, high, pairs);
         }
         Churn churn(measure.adaptor, stream, first, sizes, random);
-        std::vector<double> rounds = measure.repeat(true, [&] { return measure.timed(pairs, [&] { churn.run(); }); });
+        std::vector<double> rounds = measure.repeat_alone(true, [&] { return measure.timed(pairs, [&] { churn.run(); }); });
         measure.report.add("churn", which, "time", "ns/pair", rounds);
         measure.refused("churn", which, churn.failed, (rounds.size() + 1) * (pairs + live));
     });
@@ -117,7 +117,7 @@ void immediate_reuse(const Measure &measure) {
                 adaptor.synchronize();
             });
         };
-        std::vector<double> rounds = measure.repeat(true, round);
+        std::vector<double> rounds = measure.repeat_alone(true, round);
         measure.report.add("churn", "immediate reuse 64 KiB", "time", "ns/pair", rounds);
         measure.refused("churn", "immediate reuse 64 KiB", failed, (rounds.size() + 1) * pairs);
     });
@@ -157,7 +157,7 @@ void transformer(const Measure &measure) {
                 adaptor.synchronize();
             });
         };
-        std::vector<double> rounds = measure.repeat(true, round);
+        std::vector<double> rounds = measure.repeat_alone(true, round);
         measure.report.add("churn", "transformer step", "time", "ns/pair", rounds);
         measure.refused("churn", "transformer step", failed, (rounds.size() + 1) * count * blocks);
     });
@@ -206,7 +206,7 @@ void pressure(const Measure &measure) {
         });
         return nanos;
     };
-    std::vector<double> rounds = measure.repeat(false, round);
+    std::vector<double> rounds = measure.repeat_alone(false, round);
     if (!failed.empty()) {
         measure.report.add("pressure", "8 GiB kept 90 % full", "time", "ns/request", rounds);
         measure.report.add("pressure", "8 GiB kept 90 % full", "failed", "%", failed);
@@ -243,7 +243,7 @@ void batch(const Measure &measure) {
                 }
             };
             auto rounds = [&](auto work) {
-                return measure.repeat(true, [&] {
+                return measure.repeat_alone(true, [&] {
                     return measure.timed(times * blocks, [&] {
                         for (size_t i = 0; i < times; i++) {
                             work();

@@ -52,6 +52,9 @@ void rates(const Measure &measure, const char *scenario, const std::string &whic
         return sum;
     };
     auto round = [&] {
+        if (running.size() == 1) {
+            move_to_quiet_core(running[0].native_handle());
+        }
         uint64_t before = total(), start = Clock::begin();
         std::this_thread::sleep_for(std::chrono::milliseconds(measure.quick ? 30 : 100));
         uint64_t counted = total() - before;

@@ -188,7 +188,7 @@ void replayed(const Measure &measure, const Trace &trace) {
     Replay replay(measure, trace);
     std::vector<Life> lives;
     bool served = true;
-    measure.repeat(false, [&] {
+    measure.repeat_alone(false, [&] {
         if (served && (served = measure.adaptor.begin(0))) {
             lives.push_back(live(measure, trace, replay));
             measure.adaptor.end();
@@ -230,7 +230,7 @@ void replayed_in_turn(const Measure &measure, const Trace &trace) {
     Replay replay(measure, trace);
     std::vector<double> times, calls;
     bool served = true, counted = true;
-    measure.repeat(false, [&] {
+    measure.repeat_alone(false, [&] {
         if (!served || !(served = measure.adaptor.begin(0))) {
             return 0.0;
         }
