@@ -39,7 +39,7 @@ impl<C: Cell, const MOST: usize> Chapters<C, MOST> {
         self.0.get(number as usize).and_then(Self::load)
     }
 
-    /// The same of a number that there may be a chapter of: it is not looked at whether it is.
+    /// The same where the caller knows that the number is below `MOST`, so that it need not be compared.
     #[inline(always)]
     pub fn get_within(&self, number: u64) -> Option<&C> {
         debug_assert!(number < MOST as u64);
