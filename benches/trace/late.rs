@@ -9,6 +9,9 @@ use weir::backend::counting::Counting;
 use weir::backend::{Backend, BackendError, Event};
 use weir::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 
+/// Streams that are told apart.
+const STREAMS: usize = 64;
+
 /// Such a backend.
 #[derive(Debug)]
 pub struct Late {
@@ -18,6 +21,8 @@ pub struct Late {
     start: Instant,
     /// What calls took, in nanoseconds.
     taken: AtomicU64,
+    /// When the latest event of a stream is complete, by the stream's low bits.
+    latest: [AtomicU64; STREAMS],
     calls: Calls,
 }
 
@@ -29,6 +34,7 @@ impl Late {
             delay,
             start: Instant::now(),
             taken: AtomicU64::new(1),
+            latest: [const { AtomicU64::new(0) }; STREAMS],
             calls: Calls::default(),
         })
     }
@@ -90,8 +96,13 @@ impl Backend for Late {
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         stream.0 == 0
     }
-    fn record(&self, _stream: StreamHandle) -> Result<Event, BackendError> {
-        Ok(Event(self.took(Call::Record, 230) + self.delay))
+    fn is_idle(&self, stream: StreamHandle, _line: Timeline) -> bool {
+        self.took(Call::Query, 350) >= self.latest[stream.0 % STREAMS].load(Relaxed)
+    }
+    fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
+        let complete = self.took(Call::Record, 230) + self.delay;
+        self.latest[stream.0 % STREAMS].fetch_max(complete, Relaxed);
+        Ok(Event(complete))
     }
     fn query(&self, event: Event) -> Result<bool, BackendError> {
         Ok(self.took(Call::Query, 230) >= event.0)

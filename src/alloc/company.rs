@@ -16,16 +16,15 @@
 //!
 //! No lock of its own: the heap's.
 
-use super::cache::Cache;
 use super::heap::Heap;
+use super::look::SELDOM;
 use super::node::{Kind, NIL, NodeId};
 use super::note::{Extent, Note, low_points};
-use super::order::{COMMON, Uncovered};
+use super::order::COMMON;
 use super::period::LAST;
-use super::takeover::{Latest, SELDOM, Takeover};
+use super::takeover::{Latest, Takeover};
 use super::tape::{NO_PART, Progress, Step, part};
 use super::waited::Waited;
-use crate::backend::Event;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -34,11 +33,11 @@ pub(super) const MANY: usize = 8;
 
 /// What is known of a stream's work in the replay. Calls are counted from the beginning of the round that was recorded.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     /// What it did in so many calls is complete.
-    calls: u64,
+    pub(super) calls: u64,
     /// An event that is complete once the stream has come to the number was recorded after so many.
-    waited_for: Option<(u64, u64)>,
+    pub(super) waited_for: Option<(u64, u64)>,
     /// The same of the latest one that was recorded in a free of which the pool heard.
     heard: Option<(u64, u64)>,
 }
@@ -67,12 +66,12 @@ pub struct Company {
     /// Of the round that is replayed, by step.
     takeovers: Vec<Takeover>,
     /// The one that was looked for last: the next one is most likely the one after it.
-    latest: usize,
+    pub(super) latest: usize,
     /// Its calls that record an event for one of them, in order.
     events: Vec<usize>,
     /// Its calls of which the pool has to hear.
     heard: Vec<usize>,
-    seen: Vec<Seen>,
+    pub(super) seen: Vec<Seen>,
     /// Streams wait for each other on the device.
     pub(super) by_waits: bool,
     /// Each is told from all others where they take over, so that it may wait alone.
@@ -170,12 +169,12 @@ impl Company {
     }
 
     /// Calls until there.
-    fn calls(&self, progress: Progress) -> u64 {
+    pub(super) fn calls(&self, progress: Progress) -> u64 {
         (progress.rounds + 1) * self.round + progress.steps as u64
     }
 
     /// The first takeover in this step, or after it.
-    fn first_from(&self, step: usize) -> usize {
+    pub(super) fn first_from(&self, step: usize) -> usize {
         let is_before = |takeover: &Takeover| takeover.step < step;
         let is_it = |&place: &usize| {
             let before = self.takeovers.get(..place).map(<[Takeover]>::last);
@@ -199,7 +198,7 @@ impl Company {
     }
 
     /// What the next call takes over: from which part, and after how many calls that had used it.
-    fn next(&self, progress: Progress) -> impl Iterator<Item = (usize, u64)> + '_ {
+    pub(super) fn next(&self, progress: Progress) -> impl Iterator<Item = (usize, u64)> + '_ {
         let first = self.first_from(progress.steps);
         let next = self.takeovers[first..]
             .iter()
@@ -318,62 +317,6 @@ impl Heap {
         number
     }
 
-    /// Streams of whose work the host must know more before the next call of the replay can be answered, if that is this one: those on
-    /// which an event is to be recorded, if they have none yet.
-    pub fn awaited(&mut self, own: &Cache, bytes: u64) -> Vec<u32> {
-        let Some(progress) = self.replay.tape.progress() else {
-            return Vec::new();
-        };
-        let asks = |note: &Note| part(note.part()) == own.part() && note.asks_for(bytes, note.part());
-        if !self
-            .replay
-            .recording
-            .notes()
-            .get(progress.steps)
-            .is_some_and(asks)
-        {
-            return Vec::new();
-        }
-        self.see_completed();
-        let company = &mut self.replay.company;
-        company.latest = company.first_from(progress.steps);
-        let by = company.part_of(own.arena);
-        let waits = |from: usize| by.map_or(0, |by| company.waited.of(by, from));
-        let missing = company
-            .next(progress)
-            .filter(|&(from, calls)| company.seen[from].calls.max(waits(from)) < calls);
-        missing.map(|(from, _)| company.members[from]).collect()
-    }
-
-    /// What was waited for may be complete.
-    fn see_completed(&mut self) {
-        for number in 0..self.replay.company.members.len() {
-            let arena = &self.arenas[self.replay.company.members[number] as usize];
-            let completed = arena.as_ref().map_or(u64::MAX, |arena| arena.completed);
-            let seen = &mut self.replay.company.seen[number];
-            if let Some((calls, number)) = seen.waited_for
-                && completed >= number
-            {
-                seen.calls = seen.calls.max(calls);
-                seen.waited_for = None;
-            }
-        }
-    }
-
-    /// The event that a call waits for which needs a stream's work to be complete, and what it covers: the latest, or in a replay the one
-    /// that is for what is taken over.
-    pub fn awaited_event(&self, stream: u32) -> Option<(Event, u64)> {
-        let events = &self.arenas[stream as usize].as_ref()?.events;
-        let replay = self
-            .replay
-            .company
-            .part_of(stream)
-            .filter(|_| self.replay.is_on());
-        let number = replay.and_then(|part| Some(self.replay.company.seen[part].waited_for?.1));
-        let covers = |event: &&(Event, u64)| number.is_some_and(|number| event.1 >= number);
-        events.iter().find(covers).or(events.back()).copied()
-    }
-
     /// How far a replay that several streams make has come.
     pub fn replayed(&self) -> Option<Replayed> {
         let company = &self.replay.company;
@@ -393,30 +336,6 @@ impl Heap {
                 seen.calls = seen.calls.max(replayed.calls);
             }
         }
-    }
-
-    /// Of these streams those that need an event that covers all they have done until now: the next call needs it.
-    pub fn cover_for_takeover(&mut self, streams: &[u32]) -> Vec<Uncovered> {
-        let Some(progress) = self.replay.tape.progress() else {
-            return Vec::new();
-        };
-        let calls = self.replay.company.calls(progress);
-        let mut uncovered = Vec::new();
-        for &stream in streams {
-            let (Some(number), Some(arena)) = (
-                self.replay.company.part_of(stream),
-                self.arenas[stream as usize].as_mut(),
-            ) else {
-                continue;
-            };
-            // not `advance`: this is so whether threads have caches or not
-            arena.tick(0);
-            let (line, covers) = (arena.id, arena.seq);
-            let Some(name) = arena.reach else { continue };
-            self.replay.company.seen[number].waited_for = Some((calls, covers));
-            uncovered.push((stream, line, name, covers));
-        }
-        uncovered
     }
 
     /// The books have made up for what such streams did, which may never be named again: is there an event for all of it?

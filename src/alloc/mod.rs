@@ -39,6 +39,7 @@ pub mod lend;
 pub mod limbo;
 pub mod limits;
 pub mod lists;
+pub mod look;
 mod make_up;
 mod moves;
 pub mod node;

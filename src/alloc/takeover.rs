@@ -21,11 +21,6 @@ use std::ops::Range;
 
 /// So many cells (`uses`) are looked at to find out what is taken over, some tens of milliseconds.
 const WORK: usize = 1 << 24;
-/// Once in so many looks...
-pub(super) const SELDOM: u64 = 64;
-/// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
-const LONGER: u32 = 10;
-
 /// A call takes over what another part used last, so many calls before it. The event that tells whether it may is recorded in that part's
 /// free so many calls before it, or, if that is 0, in the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,20 +168,6 @@ impl Heap {
                 Step::Free { .. } => *owners.entry(slab).or_insert_with(|| owner(slab)) == Some(note.part()),
             }
         })
-    }
-
-    /// What is taken over is looked at: so many times as long as usual may that take.
-    pub fn patience_for_takeover(&self) -> u32 {
-        match self.replay.company.looks < SELDOM {
-            true => 1,
-            false => LONGER,
-        }
-    }
-
-    /// It was, and took longer than usual, or not.
-    pub fn looked_for_takeover(&mut self, longer: bool) {
-        let looks = &mut self.replay.company.looks;
-        *looks = if longer { 0 } else { *looks + 1 };
     }
 
     /// Who used what last, when so many of the round's calls were made.

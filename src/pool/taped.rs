@@ -7,7 +7,8 @@ use super::turn::Turn;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::cache::Cache;
 use crate::alloc::heap::Heap;
-use crate::alloc::order::{Clock, Uncovered};
+use crate::alloc::look::Few;
+use crate::alloc::order::Uncovered;
 use crate::alloc::waited::WaitFor;
 use crate::backend::Backend;
 use crate::base::lock::RankedGuard;
@@ -50,6 +51,9 @@ impl Pool {
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
+        if let Some(own) = own {
+            heap = self.see_idle(heap, own, bytes);
+        }
         let ample = self.ample_for(&heap);
         let settled = || !self.grow.is_taken();
         let call = |heap: &mut Heap| heap.alloc_taped(own, bytes, ample, &settled);
@@ -62,6 +66,38 @@ impl Pool {
             at = Pool::taped(&mut heap, call);
         }
         (heap, at.map(Addr))
+    }
+
+    /// The next call of a replay may take memory over from streams that are not known to be done with it. One that has no work need not be
+    /// given an event to say so.
+    fn see_idle<'a>(
+        &'a self,
+        mut heap: RankedGuard<'a, Heap>,
+        own: &Cache,
+        bytes: u64,
+    ) -> RankedGuard<'a, Heap> {
+        if heap.replays_by_waits() || !heap.reuse.opportunistic {
+            return heap;
+        }
+        let awaited = heap.awaited(own, bytes);
+        if awaited.is_empty() {
+            return heap;
+        }
+        // which keeps a stream from being given up meanwhile
+        let Some(_grow) = Turn::try_take(self) else {
+            return heap;
+        };
+        let uncovered = heap.cover_for_takeover(&awaited);
+        drop(heap);
+        let is_idle = |&&(_, line, name, _): &&Uncovered| self.backend.is_idle(name, line);
+        let idle = uncovered.iter().filter(is_idle);
+        let done: Few<(u32, u64)> = idle.map(|&(index, _, _, covers)| (index, covers)).collect();
+        heap = self.books_as_they_are();
+        heap.complete(&done, &mut self.stale.lock());
+        if done.len() == awaited.len() {
+            heap.looked_for_takeover(false);
+        }
+        heap
     }
 
     /// The next call of a replay may take memory over from streams that are not known to be done with it: looks whether they are, or has this
@@ -86,13 +122,11 @@ impl Pool {
         let uncovered = heap.cover_for_takeover(&awaited);
         let times = heap.patience_for_takeover();
         drop(heap);
-        match by_waits {
-            true => {
-                for stream in uncovered {
-                    self.record_on(stream);
-                }
-            }
-            false => self.look_for_takeover(&awaited, uncovered, times),
+        for stream in uncovered {
+            self.record_on(stream);
+        }
+        if !by_waits {
+            self.look_for_takeover(&awaited, times);
         }
         self.wait_for_takeover(own, bytes, stream);
         self.forget_stale();
@@ -100,25 +134,9 @@ impl Pool {
     }
 
     /// Are these streams done with it? So many times as long as usual that may take. The caller holds `grow`.
-    fn look_for_takeover(&self, awaited: &[u32], uncovered: Vec<Uncovered>, times: u32) {
-        // a stream without work need not be given an event to say so
-        let mut done = Clock::new();
-        for stream in uncovered {
-            let (index, line, name, covers) = stream;
-            if !self.backend.is_built_in(name) && self.backend.is_idle(name, line) {
-                done.push((index, covers));
-            } else {
-                self.record_on(stream);
-            }
-        }
-        let busy = awaited
-            .iter()
-            .filter(|stream| done.iter().all(|idle| idle.0 != **stream));
-        let busy: Vec<u32> = busy.copied().collect();
+    fn look_for_takeover(&self, awaited: &[u32], times: u32) {
         let start = (times > 1).then(|| self.backend.now());
-        if !busy.is_empty() {
-            done.extend(self.wait_a_moment_for(&busy, NOTICE * times));
-        }
+        let done = self.wait_a_moment_for(awaited, NOTICE * times);
         let longer = start.is_some_and(|start| self.backend.now() - start > NOTICE);
         let mut heap = self.books_as_they_are();
         heap.looked_for_takeover(longer);
