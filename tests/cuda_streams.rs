@@ -271,13 +271,55 @@ fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
         assert!(b.is_idle(handle(one), id) && b.is_idle(handle(other), theirs));
         b.forget(event);
 
-        // those that the legacy stream waits for, and itself, are left to events
+        // those that wait for the legacy stream by themselves are left to events
         let mut blocking = null_mut();
         ok!(stream_create(&raw mut blocking, 0));
-        for stream in [handle(blocking), LEGACY, PER_THREAD] {
+        for stream in [handle(blocking), PER_THREAD] {
             let id = line(&b, stream);
             assert!(!b.is_idle(stream, id), "{stream}");
         }
+
+        // itself tells of them, too, and of no others
+        let legacy = line(&b, LEGACY);
+        let idle = || {
+            let answers = [StreamHandle(1), LEGACY].map(|name| b.is_idle(name, legacy));
+            assert_eq!(answers[0], answers[1]);
+            answers[0]
+        };
+        assert!(idle() && !b.is_idle(LEGACY, id) && !b.is_idle(handle(one), legacy));
+        for (stream, tells) in [(one, false), (blocking, true), (null_mut(), true)] {
+            let gate = Gate::on(stream);
+            assert_eq!(idle(), !tells, "{stream:?}");
+            // as an event does
+            let event = b.record(LEGACY).unwrap();
+            if tells {
+                assert_eq!(b.query(event), Ok(false));
+                drop(gate);
+                b.synchronize(event).unwrap();
+            } else {
+                b.synchronize(event).unwrap();
+                drop(gate);
+            }
+            b.forget(event);
+            ok!(stream_synchronize(stream));
+            assert!(idle());
+        }
+        for (captured, tells) in [(one, true), (blocking, false)] {
+            ok!(stream_begin_capture(captured, 0));
+            assert_eq!(
+                idle(),
+                tells,
+                "a capture that it must not wait for, and stays whole"
+            );
+            let mut graph = null_mut();
+            ok!(stream_end_capture(captured, &raw mut graph));
+            ok!(graph_destroy(graph));
+        }
+        for call in ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuStreamQuery"] {
+            fail(call, 1, 1);
+            assert!(!b.is_idle(LEGACY, legacy), "{call}");
+        }
+        assert!(idle());
 
         // a capture stays whole, and a call that fails says nothing
         ok!(stream_begin_capture(one, 0));

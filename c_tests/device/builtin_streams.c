@@ -40,6 +40,35 @@ static void every_kind_of_stream(void) {
     stream_end(other);
 }
 
+/* What the pool relies on when it asks the legacy stream whether it has work, rather than for an event: the answer is of
+ * the streams that it waits for, too, as an event there would be, and of no others. */
+static void the_legacy_stream_tells_of_those_it_waits_for(void) {
+    CUstream blocking;
+    weir_stream other = stream_new();
+    DEVICE_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
+    const struct {
+        weir_stream stream;
+        CUresult answer;
+    } all[] = {
+        {blocking, CUDA_ERROR_NOT_READY},
+        {CU_STREAM_LEGACY, CUDA_ERROR_NOT_READY},
+        {CU_STREAM_PER_THREAD, CUDA_ERROR_NOT_READY},
+        {other, CUDA_SUCCESS},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        gate g = {0};
+        DEVICE_OK(cu.StreamQuery(NULL));
+        queue_gate(all[i].stream, &g);
+        CHECK_EQUAL(cu.StreamQuery(NULL), all[i].answer);
+        CHECK_EQUAL(cu.StreamQuery(CU_STREAM_LEGACY), all[i].answer);
+        atomic_store(&g.open, 1);
+        CHECK_OK(weir_stream_synchronize(all[i].stream));
+    }
+    DEVICE_OK(cu.StreamQuery(CU_STREAM_LEGACY));
+    DEVICE_OK(cu.StreamDestroy(blocking));
+    stream_end(other);
+}
+
 /* Each thread has a per-thread default stream of its own under the same handle. */
 typedef struct {
     weir_pool *pool;
@@ -186,6 +215,7 @@ int main(void) {
     program_begin();
     staging_give(staging_take(size), size);
     every_kind_of_stream();
+    the_legacy_stream_tells_of_those_it_waits_for();
     per_thread_streams_are_several();
     recycled_handle();
     many_threads_on_two_streams();

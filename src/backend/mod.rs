@@ -151,8 +151,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// Is this still the stream of that identity, and all work that was queued on it, or for which it waits, complete? No is always
-    /// right: that it is not known, or that to ask takes as long as an event. Only for streams that the program made and on which the
-    /// pool may record an event at any time. Never blocks.
+    /// right: that it is not known, or that to ask takes as long as an event. Only for streams on which the pool may record an event at
+    /// any time. Never blocks.
     fn is_idle(&self, _stream: StreamHandle, _line: Timeline) -> bool {
         false
     }

@@ -46,6 +46,11 @@ pub(super) fn is_built_in(stream: StreamHandle) -> bool {
     matches!(stream.0, 0 | LEGACY | PER_THREAD)
 }
 
+/// The legacy stream of the context of that number.
+fn legacy(serial: u64) -> StreamId {
+    StreamId(BUILT_IN | serial << 32)
+}
+
 static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
 static LAST_TABLE: AtomicU64 = AtomicU64::new(0);
 
@@ -188,7 +193,7 @@ impl Streams {
             _ if stream == StreamHandle::HOST => self.own.alive().map(|()| Timeline::of(HOST)),
             0 | LEGACY => {
                 let serial = self.built_in()?.0;
-                Ok(Timeline::of(StreamId(BUILT_IN | serial << 32)))
+                Ok(Timeline::of(legacy(serial)))
             }
             PER_THREAD => {
                 let (serial, _current) = self.built_in()?;
@@ -283,26 +288,43 @@ impl Streams {
         captures::capturing(self.driver, stream).map_err(|error| self.blame(error))
     }
 
-    /// Is it still that stream, and one that waits for no other by itself, and all its work complete? The legacy stream and blocking ones
-    /// wait for each other: that an event shows, and this question may not.
+    /// Is it still that stream, and all its work complete? Of what a blocking stream waits for by itself, the legacy stream's, this
+    /// question says nothing, though an event there would; but of the legacy stream it is answered for those that it waits for, too
+    /// (measured, as its synchronise waits for them).
     pub(super) fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        let symbols = &self.driver.symbols;
-        let (Some(get_flags), Some(query)) = (symbols.stream_get_flags, symbols.stream_query) else {
+        let Some(query) = self.driver.symbols.stream_query else {
             return false;
         };
-        if is_built_in(stream) || line.capture.is_some() || self.timeline(stream) != Ok(line) {
-            return false;
-        }
+        let (named, _current) = match stream.0 {
+            PER_THREAD => return false,
+            0 | LEGACY => match self.built_in() {
+                Ok((serial, current)) if line == Timeline::of(legacy(serial)) => {
+                    (StreamHandle(LEGACY), current)
+                }
+                _ => return false,
+            },
+            _ if line.capture.is_none() && self.timeline(stream) == Ok(line) => (stream, None),
+            _ => return false,
+        };
         let Ok(_mode) = context::relax(self.driver) else {
             return false;
         };
+        let is_whole = match named.0 {
+            LEGACY => self.capturing(named) == Ok(Capturing::No), // of the others the line says so
+            _ => self.waits_for_none(named),
+        };
+        // SAFETY: a stream that was there just now, and is not being captured. What else it may say an event will, too.
+        is_whole && unsafe { query(handle(named)) } == SUCCESS
+    }
+
+    /// Does this stream, which is there, wait for no other by itself?
+    fn waits_for_none(&self, stream: StreamHandle) -> bool {
         let mut flags = 0;
-        // SAFETY: a stream that was there just now, and is not being captured; the variable is ours.
-        let code = unsafe { get_flags(handle(stream), &raw mut flags) };
-        code == SUCCESS
-            && flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0
-            // SAFETY: as above. What else it may say an event will, too.
-            && unsafe { query(handle(stream)) } == SUCCESS
+        self.driver.symbols.stream_get_flags.is_some_and(|get| {
+            // SAFETY: the caller's stream, which is not being captured; the variable is ours.
+            let code = unsafe { get(handle(stream), &raw mut flags) };
+            code == SUCCESS && flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0
+        })
     }
 
     /// The stream, if an event may be recorded on it or waited for by it now.
