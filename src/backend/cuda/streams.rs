@@ -57,8 +57,28 @@ static LAST_TABLE: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// This thread's number; 0: none yet.
     static THREAD: Cell<u64> = const { Cell::new(0) };
-    /// The stream that was last found to be fit for a table's pool: the table's number and the stream's.
-    static FIT: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// Streams that were found to be fit for a table's pool of late, by the low bits of their identities.
+    static FIT: [Cell<Fit>; LATEST] = const { [const { Cell::new(Fit::NONE) }; LATEST] };
+}
+
+/// So many streams that a thread names in turn need not be looked at anew, if their identities follow each other.
+const LATEST: usize = 8;
+
+/// A stream that a table's pool can use. Neither that nor what kind it is of will change.
+#[derive(Clone, Copy)]
+struct Fit {
+    table: u64,
+    id: u64,
+    /// It waits for no other stream by itself.
+    apart: bool,
+}
+
+impl Fit {
+    const NONE: Fit = Fit {
+        table: 0,
+        id: 0,
+        apart: false,
+    };
 }
 
 pub(super) fn thread() -> u64 {
@@ -209,29 +229,54 @@ impl Streams {
     }
 
     fn ordinary(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
+        self.known(stream).map(|known| known.0)
+    }
+
+    /// The same, and whether it is known to wait for no other one by itself.
+    fn known(&self, stream: StreamHandle) -> Result<(Timeline, bool), BackendError> {
         if let Capturing::Into(capture) = self.capturing(stream)? {
-            return Ok(Timeline {
-                stream: StreamId(CAPTURED | stream.0 as u64),
+            let id = StreamId(CAPTURED | stream.0 as u64);
+            let line = Timeline {
+                stream: id,
                 capture: Some(capture),
-            });
+            };
+            return Ok((line, false));
         }
         let Some(get_id) = self.driver.symbols.stream_get_id else {
             let (_, context) = self.context_of(stream)?;
             context.verify()?;
             context.chain(stream.0)?;
-            return Ok(Timeline::of(StreamId(stream.0 as u64)));
+            return Ok((Timeline::of(StreamId(stream.0 as u64)), false));
         };
         let mut id = 0;
         // SAFETY: the caller's stream; the variable is ours.
         let code = unsafe { get_id(handle(stream), &raw mut id) };
         self.check("cuStreamGetId", code)?;
         // identities are never used twice, so what was found out about one holds
-        if FIT.get() != (self.number, id) {
-            let (_, context) = self.context_of(stream)?;
-            context.verify()?;
-            FIT.set((self.number, id));
-        }
-        Ok(Timeline::of(StreamId(id)))
+        FIT.with(|latest| {
+            let latest = &latest[id as usize % LATEST];
+            let mut fit = latest.get();
+            if (fit.table, fit.id) != (self.number, id) {
+                let (_, context) = self.context_of(stream)?;
+                context.verify()?;
+                let (table, apart) = (self.number, self.is_apart(stream)?);
+                fit = Fit { table, id, apart };
+                latest.set(fit);
+            }
+            Ok((Timeline::of(StreamId(id)), fit.apart))
+        })
+    }
+
+    /// Does this stream, which is not being captured, wait for no other by itself?
+    fn is_apart(&self, stream: StreamHandle) -> Result<bool, BackendError> {
+        let Some(get_flags) = self.driver.symbols.stream_get_flags else {
+            return Ok(false);
+        };
+        let mut flags = 0;
+        // SAFETY: the caller's stream; the variable is ours.
+        let code = unsafe { get_flags(handle(stream), &raw mut flags) };
+        self.check("cuStreamGetFlags", code)?;
+        Ok(flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0)
     }
 
     /// The number of the context whose built-in streams are meant, which is made current if none is.
@@ -296,35 +341,23 @@ impl Streams {
             return false;
         };
         let (named, _current) = match stream.0 {
-            PER_THREAD => return false,
             0 | LEGACY => match self.built_in() {
                 Ok((serial, current)) if line == Timeline::of(legacy(serial)) => {
                     (StreamHandle(LEGACY), current)
                 }
                 _ => return false,
             },
-            _ if line.capture.is_none() && self.timeline(stream) == Ok(line) => (stream, None),
+            PER_THREAD => return false,
+            _ if line.capture.is_none() && self.known(stream) == Ok((line, true)) => (stream, None),
             _ => return false,
         };
         let Ok(_mode) = context::relax(self.driver) else {
             return false;
         };
-        let is_whole = match named.0 {
-            LEGACY => self.capturing(named) == Ok(Capturing::No), // of the others the line says so
-            _ => self.waits_for_none(named),
-        };
+        // of the others the line says so
+        let is_whole = named.0 != LEGACY || self.capturing(named) == Ok(Capturing::No);
         // SAFETY: a stream that was there just now, and is not being captured. What else it may say an event will, too.
         is_whole && unsafe { query(handle(named)) } == SUCCESS
-    }
-
-    /// Does this stream, which is there, wait for no other by itself?
-    fn waits_for_none(&self, stream: StreamHandle) -> bool {
-        let mut flags = 0;
-        self.driver.symbols.stream_get_flags.is_some_and(|get| {
-            // SAFETY: the caller's stream, which is not being captured; the variable is ours.
-            let code = unsafe { get(handle(stream), &raw mut flags) };
-            code == SUCCESS && flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0
-        })
     }
 
     /// The stream, if an event may be recorded on it or waited for by it now.
