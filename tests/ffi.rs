@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use weir::base::units::StreamHandle;
 use weir::ffi::access::weir_pool_set_access;
 use weir::ffi::batch::*;
@@ -19,6 +20,9 @@ use weir::ffi::text::*;
 use weir::ffi::types::*;
 
 const MIB: usize = 1 << 20;
+
+/// Whoever makes host streams has it: the handle of one that was destroyed may come to be another test's.
+static STREAMS: Mutex<()> = Mutex::new(());
 
 fn message() -> String {
     // SAFETY: weir's own text.
@@ -413,6 +417,7 @@ unsafe extern "C" fn wait_for_flag(flag: *mut c_void) {
 
 #[test]
 fn streams_events_and_hooks_order_reuse() {
+    let _alone = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let off = weir_pool_options {
         reuse_allow_internal_dependencies: 0,
         reuse_allow_opportunistic: 0,
@@ -503,6 +508,7 @@ fn threads_share_pools_that_come_and_go() {
 /// What serves calls at once is a cache that the thread has: none once its stream has come to mean something else, or its pool has ended.
 #[test]
 fn the_nearest_cache_is_one_that_the_thread_has() {
+    let _alone = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut options = options();
     options.declared_streams = 1;
     let pool = create(&options);
