@@ -22,7 +22,7 @@ use super::node::{Kind, NIL, NodeId};
 use super::note::{Extent, Note, low_points};
 use super::order::COMMON;
 use super::period::LAST;
-use super::takeover::{Latest, Takeover};
+use super::takeover::{Takeover, Touches};
 use super::tape::{NO_PART, Progress, Step, part};
 use super::waited::Waited;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -236,9 +236,9 @@ impl Heap {
     }
 
     /// May these calls be replayed from now on? Then each cache knows which part its stream is.
-    pub(super) fn begin_company(&mut self, notes: &VecDeque<Note>) -> Begins {
+    pub(super) fn begin_company(&mut self, notes: &VecDeque<Note>, touches: &Touches) -> Begins {
         let takeovers = match self.replay.company.is_several() {
-            true => self.find_takeovers(notes),
+            true => self.find_takeovers(notes, touches),
             false => Some(Vec::new()),
         };
         let Some(takeovers) = takeovers else {
@@ -363,7 +363,7 @@ impl Heap {
 
     /// Each free byte that the round touches becomes the stream's that used it last before the replay's next step.
     pub(super) fn use_by_last(&mut self, notes: &VecDeque<Note>, steps: usize) {
-        let Latest { uses, .. } = self.latest_uses(notes, steps);
+        let uses = self.latest_uses(notes, steps);
         let members = self.replay.company.members().to_vec();
         let known = |&&stream: &&u32| self.arenas[stream as usize].is_some();
         let known: Vec<u32> = members.iter().filter(known).copied().collect();

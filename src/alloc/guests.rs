@@ -22,6 +22,7 @@ use super::page::PageId;
 use super::rounds::Calls;
 use super::size::{GRAIN, class_of, run_bytes};
 use super::space::Found;
+use super::takeover::Touches;
 use super::tape::{Progress, Step};
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -339,17 +340,14 @@ impl Heap {
         })
     }
 
-    /// A round of these calls may be replayed: is nothing that it touches another stream's? Then guests may come.
-    pub(super) fn keeps_guests_apart(&mut self, notes: &VecDeque<Note>) -> bool {
+    /// A round of these calls may be replayed: what it touches, unless something of that is another stream's. Then guests may come.
+    pub(super) fn touches_apart(&mut self, notes: &VecDeque<Note>) -> Option<Touches> {
         self.replay.guests.touched = None;
         if !self.has_several_streams() {
-            return true; // who comes to be known ends the replay
+            return Some(Touches::default()); // who comes to be known ends the replay
         }
-        let mut blocks: Vec<(u64, u64)> = notes.iter().map(|note| reach(note.block(), note.at)).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let parts = blocks.iter().flat_map(|&(at, bytes)| self.parts(at, bytes));
-        let touched = Touched::of(parts.collect());
+        let touches = self.touches(notes);
+        let touched = Touched::of(touches.parts.clone());
         let mut lasting = FxHashSet::default();
         for note in notes {
             match note.step() {
@@ -365,7 +363,7 @@ impl Heap {
         });
         others.extend(self.also_used.keys().copied());
         others.extend(self.limbo.iter().map(|held| held.at));
-        others.into_iter().all(|at| self.is_block_untouched(at))
+        let apart = others.into_iter().all(|at| self.is_block_untouched(at))
             && self.all_nodes().into_iter().all(|node| {
                 let may_touch = match node.kind {
                     Kind::Live => lasting.contains(&node.start) || kept.contains(&node.start),
@@ -375,7 +373,8 @@ impl Heap {
                     _ => true,
                 };
                 may_touch || self.is_untouched(node.start, node.len)
-            })
+            });
+        apart.then_some(touches)
     }
 
     /// Blocks that threads keep, and of which stream's.

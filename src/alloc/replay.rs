@@ -36,6 +36,7 @@ use super::period::LAST;
 use super::reader::Reader;
 use super::recording::Recording;
 use super::rounds::{Calls, Rounds, alike};
+use super::takeover::Touches;
 use super::tape::{Progress, Step, Tape};
 use crate::base::units::Addr;
 use std::mem;
@@ -396,8 +397,9 @@ impl Heap {
             let made = first.made();
             let notes = first.take_notes();
             let noted = self.is_all_noted(own, Calls::default(), made);
-            match notes.filter(|notes| noted && self.keeps_guests_apart(notes)) {
-                Some(notes) => self.begin_replay(own, Recording::of_round(notes), true),
+            let touches = |notes| Some((self.touches_apart(&notes)?, notes));
+            match notes.filter(|_| noted).and_then(touches) {
+                Some((touches, notes)) => self.begin_replay(own, Recording::of_round(notes), &touches, true),
                 None => self.spoil_tape(),
             }
         }
@@ -415,8 +417,8 @@ impl Heap {
         let made = recording.made();
         let noted = whole && self.is_all_noted(own, self.replay.begun, made);
         let recording = mem::take(&mut self.replay.recording);
-        if noted && self.keeps_guests_apart(recording.notes()) {
-            return self.begin_replay(own, recording, false);
+        if noted && let Some(touches) = self.touches_apart(recording.notes()) {
+            return self.begin_replay(own, recording, &touches, false);
         }
         self.replay.recording = recording;
         // what is a guest's just now may have another place the next time
@@ -431,8 +433,8 @@ impl Heap {
         self.own_calls().since(begun).all() == made && self.may_tape(own)
     }
 
-    fn begin_replay(&mut self, own: &Cache, mut recording: Recording, is_first: bool) {
-        match self.begin_company(recording.notes()) {
+    fn begin_replay(&mut self, own: &Cache, mut recording: Recording, touches: &Touches, is_first: bool) {
+        match self.begin_company(recording.notes(), touches) {
             Begins::Now => {}
             Begins::Later if is_first => return self.resume_first(recording, 0),
             begins => {

@@ -15,12 +15,12 @@ use super::heap::Heap;
 use super::note::Note;
 use super::tape::Step;
 use super::uses::{Part, Uses};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// So many cells (`uses`) are looked at to find out what is taken over, some tens of milliseconds.
-const WORK: usize = 1 << 24;
+/// So many parts of pages are looked at to find out what is taken over, some tens of milliseconds.
+const WORK: usize = 1 << 21;
 /// A call takes over what another part used last, so many calls before it. The event that tells whether it may is recorded in that part's
 /// free so many calls before it, or, if that is 0, in the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +50,35 @@ impl Takeover {
     }
 }
 
-/// Who used what last, and the cells of each block, all of its slab if it is of one.
-pub(super) struct Latest {
-    pub(super) uses: Uses,
-    blocks: FxHashMap<(u64, u64), Vec<Range<usize>>>,
+/// The parts of pages behind the block of each call, all of its slab if it is of one.
+#[derive(Debug, Default)]
+pub(super) struct Touches {
+    /// Once for each block.
+    pub(super) parts: Vec<Part>,
+    /// Which of them a call touches.
+    by_call: Vec<Range<usize>>,
+}
+
+impl Touches {
+    /// By the call of that number.
+    fn of(&self, step: usize) -> &[Part] {
+        &self.parts[self.by_call[step].clone()]
+    }
+
+    /// Who used what last when so many of the round's calls were made, and all before them.
+    fn latest_uses(&self, steps: usize) -> Uses {
+        let mut uses = Uses::default();
+        for step in (steps..self.by_call.len()).chain(0..steps) {
+            self.use_by(step, &mut uses);
+        }
+        uses
+    }
+
+    fn use_by(&self, step: usize, uses: &mut Uses) {
+        for &part in self.of(step) {
+            uses.set(part, step);
+        }
+    }
 }
 
 /// Those of them, by step, that need an event of their own in each round, recorded so many calls before. It has to cover what the others
@@ -87,28 +112,22 @@ fn last_free(frees: &[usize], step: usize, round: usize) -> Option<usize> {
 
 impl Heap {
     /// What is taken over in a round. None: a slab's block is freed on another stream than the slab's, or it takes too long to find out.
-    pub(super) fn find_takeovers(&self, notes: &VecDeque<Note>) -> Option<Vec<Takeover>> {
+    pub(super) fn find_takeovers(&self, notes: &VecDeque<Note>, touches: &Touches) -> Option<Vec<Takeover>> {
         if !self.are_slabs_freed_at_home(notes) {
             return None;
         }
-        let Latest { mut uses, blocks } = self.latest_uses(notes, 0);
-        let cells = |note: &Note| {
-            blocks[&reach(note.block(), note.at)]
-                .iter()
-                .map(Range::len)
-                .sum::<usize>()
-        };
-        if notes.iter().map(cells).sum::<usize>() > WORK {
+        if touches.by_call.iter().map(Range::len).sum::<usize>() > WORK {
             return None;
         }
+        let mut uses = touches.latest_uses(0);
         let by_pairs = self.takes_over_by_pairs();
         let mut takeovers = Vec::new();
         for (step, note) in notes.iter().enumerate() {
-            let cells = &blocks[&reach(note.block(), note.at)];
             let mut ago = [0; MANY];
             if let Step::Alloc { .. } = note.step() {
-                let users = cells.iter().flat_map(|cells| uses.users(cells.clone()));
-                for last in users.filter(|&last| notes[last].part() != note.part()) {
+                let users = touches.of(step).iter().flat_map(|&part| uses.of(part));
+                let others = users.filter(|&(_, _, last)| notes[last].part() != note.part());
+                for (_, _, last) in others {
                     // a call of this number is one of the round before
                     let since = (step + notes.len() - last - 1) % notes.len() + 1;
                     let ago = &mut ago[notes[last].part()];
@@ -118,9 +137,7 @@ impl Heap {
                     };
                 }
             }
-            for cells in cells {
-                uses.set(cells.clone(), step);
-            }
+            touches.use_by(step, &mut uses);
             let from = ago.into_iter().enumerate().filter(|&(_, ago)| ago > 0);
             let by = if by_pairs { note.part() } else { 0 };
             takeovers.extend(from.map(|(from, ago)| Takeover {
@@ -171,30 +188,23 @@ impl Heap {
     }
 
     /// Who used what last, when so many of the round's calls were made.
-    pub(super) fn latest_uses(&self, notes: &VecDeque<Note>, steps: usize) -> Latest {
-        let mut blocks: FxHashMap<(u64, u64), Vec<Part>> = FxHashMap::default();
-        for note in notes {
-            let (at, bytes) = reach(note.block(), note.at);
-            let parts = || self.parts(at, bytes).collect();
-            blocks.entry((at, bytes)).or_insert_with(parts);
-        }
-        let all: Vec<Part> = blocks.values().flatten().copied().collect();
-        let mut uses = Uses::new(&all);
-        let cells = |parts: Vec<Part>| parts.into_iter().map(|part| uses.cells(part)).collect();
-        let blocks: FxHashMap<(u64, u64), Vec<Range<usize>>> = blocks
-            .into_iter()
-            .map(|(block, parts)| (block, cells(parts)))
-            .collect();
-        let mut seen = FxHashSet::default();
-        for step in (0..steps).rev().chain((steps..notes.len()).rev()) {
-            let note = &notes[step];
-            let block = reach(note.block(), note.at);
-            if seen.insert(block) {
-                let cells = blocks[&block].iter();
-                cells.for_each(|cells| uses.set_before(cells.clone(), step));
-            }
-        }
-        Latest { uses, blocks }
+    pub(super) fn latest_uses(&self, notes: &VecDeque<Note>, steps: usize) -> Uses {
+        self.touches(notes).latest_uses(steps)
+    }
+
+    /// What calls touch.
+    pub(super) fn touches(&self, notes: &VecDeque<Note>) -> Touches {
+        let mut known: FxHashMap<(u64, u64), Range<usize>> = FxHashMap::default();
+        let mut parts = Vec::new();
+        let mut add = |(at, bytes)| {
+            let first = parts.len();
+            parts.extend(self.parts(at, bytes));
+            first..parts.len()
+        };
+        let blocks = notes.iter().map(|note| reach(note.block(), note.at));
+        let by_call = blocks.map(|block| known.entry(block).or_insert_with(|| add(block)).clone());
+        let by_call = by_call.collect();
+        Touches { parts, by_call }
     }
 }
 

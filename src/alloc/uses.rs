@@ -1,81 +1,96 @@
 //! Who used which bytes of which page last, among the calls of a round that several streams make (`company`). A page may be mapped at
 //! several addresses, so it is pages that are looked at.
 //!
-//! Where the blocks of a round begin and end cuts its pages into *cells*, all bytes of which have the same users: to note a use is to
-//! write a few numbers in a row, and to cut the pages is done once.
+//! A page consists of *spans*, each with one last user. What is used anew is a span from then on, in place of all that it covers: so
+//! whoever looks at many spans before he uses them leaves one, and each is looked at about once.
 //!
-//! Invariant: cells are in order, none is empty, and no two overlap.
+//! Invariant: a page's spans are in order, each ends after the one before it, and the last one at `END`.
 //! No lock of its own: the heap's.
 
 use super::page::PageId;
-use std::ops::Range;
+use arrayvec::ArrayVec;
 
 /// Bytes of a page, from and up to where.
 pub type Part = (PageId, u64, u64);
 
 /// No call.
 const NOBODY: u32 = u32::MAX;
+/// No page is that long.
+const END: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// Up to where; it begins where the one before it ends.
+    end: u64,
+    user: u32,
+}
 
 /// The last users: calls, by their number in the round.
 #[derive(Debug, Default)]
 pub struct Uses {
-    cells: Vec<Part>,
-    users: Vec<u32>,
+    /// By page.
+    spans: Vec<Vec<Span>>,
 }
 
 impl Uses {
-    /// Of these parts of pages, each of which is used as a whole; by nobody yet.
-    pub fn new(parts: &[Part]) -> Uses {
-        let ends = parts
-            .iter()
-            .flat_map(|&(page, from, to)| [(page, from), (page, to)]);
-        let mut cuts: Vec<(PageId, u64)> = ends.collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        let pairs = cuts.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        let cells: Vec<Part> = pairs.map(|pair| (pair[0].0, pair[0].1, pair[1].1)).collect();
-        let users = vec![NOBODY; cells.len()];
-        Uses { cells, users }
-    }
-
-    /// The cells of which these bytes have some.
-    pub fn cells(&self, (page, from, to): Part) -> Range<usize> {
-        let first = self
-            .cells
-            .partition_point(|cell| (cell.0, cell.2) <= (page, from));
-        let count = self.cells[first..].partition_point(|cell| (cell.0, cell.1) < (page, to));
-        first..first + count
-    }
-
-    /// Who used these cells last; one call after the other, but mostly once.
-    pub fn users(&self, cells: Range<usize>) -> impl Iterator<Item = usize> + '_ {
-        let users = self.users[cells].chunk_by(|one, other| one == other);
-        users
-            .filter(|same| same[0] != NOBODY)
-            .map(|same| same[0] as usize)
-    }
-
-    /// They are used anew.
-    pub fn set(&mut self, cells: Range<usize>, user: usize) {
-        self.users[cells].fill(user as u32);
-    }
-
-    /// Those of them that nobody is known to have used later were used.
-    pub fn set_before(&mut self, cells: Range<usize>, user: usize) {
-        for last in &mut self.users[cells] {
-            *last = if *last == NOBODY { user as u32 } else { *last };
+    /// These bytes are used.
+    pub fn set(&mut self, (page, from, to): Part, user: usize) {
+        let page = page as usize;
+        if self.spans.len() <= page {
+            self.spans.resize_with(page + 1, Vec::new);
+        }
+        let spans = &mut self.spans[page];
+        if spans.is_empty() {
+            spans.push(Span {
+                end: END,
+                user: NOBODY,
+            });
+        }
+        let first = first_within(spans, from);
+        let last = first + spans[first..].partition_point(|span| span.end < to);
+        let mut new = ArrayVec::<Span, 3>::new();
+        if start_of(spans, first) < from {
+            new.push(Span {
+                end: from,
+                user: spans[first].user,
+            });
+        }
+        new.push(Span {
+            end: to,
+            user: user as u32,
+        });
+        if spans[last].end > to {
+            new.push(spans[last]);
+        }
+        match spans.get_mut(first..=last) {
+            // as where a block is freed
+            Some([same]) if new.len() == 1 => *same = new[0],
+            _ => drop(spans.splice(first..=last, new)),
         }
     }
 
     /// Who used which of these bytes last, in order.
-    pub fn of(&self, part: Part) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
-        let (_, from, to) = part;
-        let used = self.cells(part).filter(|&cell| self.users[cell] != NOBODY);
-        used.map(move |cell| {
-            let (_, start, end) = self.cells[cell];
-            (start.max(from), end.min(to), self.users[cell] as usize)
-        })
+    pub fn of(&self, (page, from, to): Part) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
+        let spans: &[Span] = self.spans.get(page as usize).map_or(&[], |spans| spans);
+        let mut start = from;
+        let within = spans[first_within(spans, from)..].iter().map_while(move |span| {
+            let part = (start, span.end.min(to), span.user);
+            start = span.end;
+            (part.0 < to).then_some(part)
+        });
+        let used = within.filter(|part| part.2 != NOBODY);
+        used.map(|(start, end, user)| (start, end, user as usize))
     }
+}
+
+/// The first span that does not end before this byte.
+fn first_within(spans: &[Span], byte: u64) -> usize {
+    spans.partition_point(|span| span.end <= byte)
+}
+
+/// Where it begins.
+fn start_of(spans: &[Span], place: usize) -> u64 {
+    place.checked_sub(1).map_or(0, |before| spans[before].end)
 }
 
 #[cfg(test)]
@@ -94,41 +109,48 @@ mod tests {
                 .wrapping_add(1442695040888963407);
             (random >> 33) % most
         };
-        let mut seen_none = 0;
+        let (mut seen_none, mut most) = (0, 0);
         for _ in 0..200 {
-            let parts: Vec<Part> = (0..12)
-                .map(|_| {
-                    let from = below(BYTES);
-                    (below(PAGES.into()) as u32, from, from + 1 + below(BYTES - from))
-                })
-                .collect();
-            let mut uses = Uses::new(&parts);
+            let mut uses = Uses::default();
             let mut model = vec![[None; BYTES as usize]; PAGES as usize];
-            for step in 0..40 {
+            for step in 0..60 {
                 let user = step / 2; // some are the same
-                let part = parts[below(parts.len() as u64) as usize];
-                let bytes = &mut model[part.0 as usize][part.1 as usize..part.2 as usize];
-                let cells = uses.cells(part);
-                match below(2) {
-                    0 => {
-                        uses.set(cells, user);
-                        bytes.fill(Some(user));
-                    }
-                    _ => {
-                        uses.set_before(cells, user);
-                        bytes.iter_mut().for_each(|byte| *byte = byte.or(Some(user)));
-                    }
-                }
                 let (page, from) = (below(PAGES.into()) as u32, below(BYTES));
+                let to = from + 1 + below(BYTES - from);
+                uses.set((page, from, to), user);
+                model[page as usize][from as usize..to as usize].fill(Some(user));
+                let (page, from) = (below(PAGES.into()) as u32, below(BYTES));
+                let to = from + 1 + below(BYTES - from);
                 let mut seen = vec![None; BYTES as usize];
-                for (start, end, user) in uses.of((page, from, BYTES)) {
-                    assert!(from <= start && start < end && end <= BYTES);
+                let mut next = from;
+                for (start, end, user) in uses.of((page, from, to)) {
+                    assert!(next <= start && start < end && end <= to);
+                    next = end;
                     seen[start as usize..end as usize].fill(Some(user));
                 }
-                assert_eq!(seen[from as usize..], model[page as usize][from as usize..]);
-                seen_none += u32::from(seen.contains(&None));
+                let bytes = from as usize..to as usize;
+                assert_eq!(seen[bytes.clone()], model[page as usize][bytes.clone()]);
+                seen_none += u32::from(seen[bytes].contains(&None));
+                for spans in &uses.spans {
+                    assert!(spans.is_sorted_by(|one, next| one.end < next.end));
+                    assert!(spans.last().is_none_or(|last| last.end == END));
+                    most = most.max(spans.len());
+                }
             }
         }
-        assert!(seen_none > 0);
+        assert!(seen_none > 0 && most > 5);
+    }
+
+    #[test]
+    fn what_is_covered_is_no_more() {
+        let mut uses = Uses::default();
+        for user in 0..1000 {
+            uses.set((1, 10 * user, 10 * user + 5), user as usize);
+        }
+        assert_eq!(uses.of((1, 3, 12)).collect::<Vec<_>>(), [(3, 5, 0), (10, 12, 1)]);
+        uses.set((1, 0, 10_000), 7);
+        assert_eq!(uses.of((1, 20, 30)).collect::<Vec<_>>(), [(20, 30, 7)]);
+        assert_eq!(uses.spans[1].len(), 2);
+        assert_eq!(uses.of((0, 0, 10)).count() + uses.of((2, 0, 10)).count(), 0);
     }
 }
