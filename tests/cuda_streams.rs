@@ -30,34 +30,30 @@ fn recycled_handles_are_other_streams() {
 }
 
 #[test]
-fn streams_that_a_thread_names_in_turn_are_looked_at_once() {
-    alone(
-        "streams_that_a_thread_names_in_turn_are_looked_at_once",
-        &[],
-        || {
-            let device = Device::open(0);
-            let b = backend();
-            let streams = [(); 4].map(|()| stream());
-            let looks = || calls("cuStreamGetCtx");
-            let before = looks();
-            let ids = streams.map(|one| line(&b, handle(one)));
-            assert_eq!(looks(), before + 4);
-            for _ in 0..10 {
-                assert_eq!(streams.map(|one| line(&b, handle(one))), ids);
-            }
-            assert_eq!(looks(), before + 4);
-            // another pool may not know the context, and another thread has not looked
-            let other = backend();
-            assert_eq!(streams.map(|one| line(&other, handle(one))), ids);
-            assert_eq!(looks(), before + 8);
-            other.close();
-            for one in streams {
-                ok!(stream_destroy(one));
-            }
-            b.close();
-            drop(device);
-        },
-    );
+fn streams_that_are_named_in_turn_are_looked_at_once() {
+    alone("streams_that_are_named_in_turn_are_looked_at_once", &[], || {
+        let device = Device::open(0);
+        let b = backend();
+        let streams = [(); 4].map(|()| stream());
+        let looks = || calls("cuStreamGetCtx");
+        let before = looks();
+        let ids = streams.map(|one| line(&b, handle(one)));
+        assert_eq!(looks(), before + 4);
+        for _ in 0..10 {
+            assert_eq!(streams.map(|one| line(&b, handle(one))), ids);
+        }
+        assert_eq!(looks(), before + 4);
+        // another pool may not know the context
+        let other = backend();
+        assert_eq!(streams.map(|one| line(&other, handle(one))), ids);
+        assert_eq!(looks(), before + 8);
+        other.close();
+        for one in streams {
+            ok!(stream_destroy(one));
+        }
+        b.close();
+        drop(device);
+    });
 }
 
 #[test]
@@ -359,18 +355,17 @@ fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
         let mut graph = null_mut();
         ok!(stream_end_capture(one, &raw mut graph));
         ok!(graph_destroy(graph));
-        // of which kind a stream is a thread asks once
-        let (calls_before, mine) = (calls("cuStreamGetFlags"), StreamHandle(handle(one).0));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for call in ["cuStreamGetFlags", "cuStreamQuery", "cuStreamGetId"] {
-                    fail(call, 1, 1);
-                    assert!(!b.is_idle(mine, id), "{call}");
-                    assert!(b.is_idle(mine, id));
-                }
-            });
-        });
-        assert_eq!(calls("cuStreamGetFlags"), calls_before + 2);
+        for call in ["cuStreamQuery", "cuStreamGetId"] {
+            fail(call, 1, 1);
+            assert!(!b.is_idle(handle(one), id), "{call}");
+        }
+        // of which kind a stream is is asked once
+        let fresh = stream();
+        fail("cuStreamGetFlags", 1, 1);
+        assert!(b.timeline(handle(fresh)).is_err());
+        let (its, asked) = (line(&b, handle(fresh)), calls("cuStreamGetFlags"));
+        assert!(b.is_idle(handle(fresh), its) && calls("cuStreamGetFlags") == asked);
+        ok!(stream_destroy(fresh));
         assert!(b.is_idle(handle(one), id));
         for stream in [one, other, blocking] {
             ok!(stream_destroy(stream));

@@ -52,34 +52,19 @@ fn legacy(serial: u64) -> StreamId {
 }
 
 static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
-static LAST_TABLE: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// This thread's number; 0: none yet.
     static THREAD: Cell<u64> = const { Cell::new(0) };
-    /// Streams that were found to be fit for a table's pool of late, by the low bits of their identities.
-    static FIT: [Cell<Fit>; LATEST] = const { [const { Cell::new(Fit::NONE) }; LATEST] };
 }
 
-/// So many streams that a thread names in turn need not be looked at anew, if their identities follow each other.
-const LATEST: usize = 8;
+/// So many streams that are named in turn need not be looked at anew, if their identities follow each other.
+const LATEST: usize = 64;
 
-/// A stream that a table's pool can use. Neither that nor what kind it is of will change.
-#[derive(Clone, Copy)]
-struct Fit {
-    table: u64,
-    id: u64,
-    /// It waits for no other stream by itself.
-    apart: bool,
-}
-
-impl Fit {
-    const NONE: Fit = Fit {
-        table: 0,
-        id: 0,
-        apart: false,
-    };
-}
+/// What is known of a stream: | identity 62 | it is fit for the table's pool, 1 | it waits for no other stream by itself |.
+const FIT: u64 = 2;
+const APART: u64 = 1;
+const KNOWN: u32 = 2;
 
 pub(super) fn thread() -> u64 {
     THREAD.with(|number| {
@@ -93,10 +78,11 @@ pub(super) fn thread() -> u64 {
 /// The contexts whose streams a pool knows; the first is that of its own device.
 #[derive(Debug)]
 pub(super) struct Streams {
-    number: u64,
     driver: &'static Driver,
     own: Arc<Identity>,
     contexts: RwLock<Vec<Arc<Context>>>,
+    /// Streams of late, by the low bits of their identities. These are never used twice, so what was found out about one holds.
+    latest: [AtomicU64; LATEST],
 }
 
 /// A stream that work may be queued on, with its context, which is current for as long as that matters.
@@ -110,10 +96,10 @@ pub(super) struct Usable {
 impl Streams {
     pub(super) fn new(own: Arc<Context>) -> Streams {
         Streams {
-            number: LAST_TABLE.fetch_add(1, Ordering::Relaxed) + 1,
             driver: own.driver,
             own: own.identity(),
             contexts: RwLock::new(vec![own]),
+            latest: [const { AtomicU64::new(0) }; LATEST],
         }
     }
 
@@ -252,19 +238,16 @@ impl Streams {
         // SAFETY: the caller's stream; the variable is ours.
         let code = unsafe { get_id(handle(stream), &raw mut id) };
         self.check("cuStreamGetId", code)?;
-        // identities are never used twice, so what was found out about one holds
-        FIT.with(|latest| {
-            let latest = &latest[id as usize % LATEST];
-            let mut fit = latest.get();
-            if (fit.table, fit.id) != (self.number, id) {
-                let (_, context) = self.context_of(stream)?;
-                context.verify()?;
-                let (table, apart) = (self.number, self.is_apart(stream)?);
-                fit = Fit { table, id, apart };
-                latest.set(fit);
-            }
-            Ok((Timeline::of(StreamId(id)), fit.apart))
-        })
+        let latest = &self.latest[id as usize % LATEST];
+        let mut known = latest.load(Ordering::Relaxed);
+        if known & !APART != id << KNOWN | FIT {
+            let (_, context) = self.context_of(stream)?;
+            context.verify()?;
+            let apart = if self.is_apart(stream)? { APART } else { 0 };
+            known = id << KNOWN | FIT | apart;
+            latest.store(known, Ordering::Relaxed);
+        }
+        Ok((Timeline::of(StreamId(id)), known & APART != 0))
     }
 
     /// Does this stream, which is not being captured, wait for no other by itself?
