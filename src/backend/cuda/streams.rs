@@ -61,10 +61,15 @@ thread_local! {
 /// So many streams that are named in turn need not be looked at anew, if their identities follow each other.
 const LATEST: usize = 64;
 
-/// What is known of a stream: | identity 62 | it is fit for the table's pool, 1 | it waits for no other stream by itself |.
-const FIT: u64 = 2;
-const APART: u64 = 1;
+/// What is known of a stream: | identity 62 | one of these 2 |. 0: nothing.
 const KNOWN: u32 = 2;
+/// It is fit for the table's pool.
+const FIT: u64 = 1;
+/// The same, and it waits for no other stream by itself.
+const APART: u64 = 2;
+/// The same, and it waits for the legacy stream.
+const TIED: u64 = 3;
+const KIND: u64 = 3;
 
 pub(super) fn thread() -> u64 {
     THREAD.with(|number| {
@@ -218,21 +223,21 @@ impl Streams {
         self.known(stream).map(|known| known.0)
     }
 
-    /// The same, and whether it is known to wait for no other one by itself.
-    fn known(&self, stream: StreamHandle) -> Result<(Timeline, bool), BackendError> {
+    /// The same, and what is known of it.
+    fn known(&self, stream: StreamHandle) -> Result<(Timeline, u64), BackendError> {
         if let Capturing::Into(capture) = self.capturing(stream)? {
             let id = StreamId(CAPTURED | stream.0 as u64);
             let line = Timeline {
                 stream: id,
                 capture: Some(capture),
             };
-            return Ok((line, false));
+            return Ok((line, 0));
         }
         let Some(get_id) = self.driver.symbols.stream_get_id else {
             let (_, context) = self.context_of(stream)?;
             context.verify()?;
             context.chain(stream.0)?;
-            return Ok((Timeline::of(StreamId(stream.0 as u64)), false));
+            return Ok((Timeline::of(StreamId(stream.0 as u64)), 0));
         };
         let mut id = 0;
         // SAFETY: the caller's stream; the variable is ours.
@@ -240,26 +245,38 @@ impl Streams {
         self.check("cuStreamGetId", code)?;
         let latest = &self.latest[id as usize % LATEST];
         let mut known = latest.load(Ordering::Relaxed);
-        if known & !APART != id << KNOWN | FIT {
+        if known & KIND == 0 || known >> KNOWN != id {
             let (_, context) = self.context_of(stream)?;
             context.verify()?;
-            let apart = if self.is_apart(stream)? { APART } else { 0 };
-            known = id << KNOWN | FIT | apart;
+            known = id << KNOWN | FIT;
             latest.store(known, Ordering::Relaxed);
         }
-        Ok((Timeline::of(StreamId(id)), known & APART != 0))
+        Ok((Timeline::of(StreamId(id)), known))
     }
 
-    /// Does this stream, which is not being captured, wait for no other by itself?
-    fn is_apart(&self, stream: StreamHandle) -> Result<bool, BackendError> {
-        let Some(get_flags) = self.driver.symbols.stream_get_flags else {
-            return Ok(false);
+    /// Does this stream, which is not being captured and of which so much is known, wait for no other by itself? The caller is in relaxed
+    /// capture mode.
+    fn is_apart(&self, stream: StreamHandle, known: u64) -> bool {
+        let kind = match known & KIND {
+            0 | FIT => self.kind(stream),
+            kind => Some(kind),
         };
+        if let Some(kind) = kind
+            && known & KIND == FIT
+        {
+            let id = known >> KNOWN;
+            self.latest[id as usize % LATEST].store(id << KNOWN | kind, Ordering::Relaxed);
+        }
+        kind == Some(APART)
+    }
+
+    fn kind(&self, stream: StreamHandle) -> Option<u64> {
+        let get_flags = self.driver.symbols.stream_get_flags?;
         let mut flags = 0;
-        // SAFETY: the caller's stream; the variable is ours.
+        // SAFETY: the caller's stream, which is not being captured; the variable is ours.
         let code = unsafe { get_flags(handle(stream), &raw mut flags) };
-        self.check("cuStreamGetFlags", code)?;
-        Ok(flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0)
+        let apart = flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint != 0;
+        (code == SUCCESS).then_some(if apart { APART } else { TIED })
     }
 
     /// The number of the context whose built-in streams are meant, which is made current if none is.
@@ -323,22 +340,26 @@ impl Streams {
         let Some(query) = self.driver.symbols.stream_query else {
             return false;
         };
-        let (named, _current) = match stream.0 {
+        let (named, known, _current) = match stream.0 {
             0 | LEGACY => match self.built_in() {
                 Ok((serial, current)) if line == Timeline::of(legacy(serial)) => {
-                    (StreamHandle(LEGACY), current)
+                    (StreamHandle(LEGACY), 0, current)
                 }
                 _ => return false,
             },
             PER_THREAD => return false,
-            _ if line.capture.is_none() && self.known(stream) == Ok((line, true)) => (stream, None),
-            _ => return false,
+            _ => match self.known(stream) {
+                Ok((now, known)) if now == line && line.capture.is_none() => (stream, known, None),
+                _ => return false,
+            },
         };
         let Ok(_mode) = context::relax(self.driver) else {
             return false;
         };
-        // of the others the line says so
-        let is_whole = named.0 != LEGACY || self.capturing(named) == Ok(Capturing::No);
+        let is_whole = match named.0 {
+            LEGACY => self.capturing(named) == Ok(Capturing::No), // of the others the line says so
+            _ => self.is_apart(named, known),
+        };
         // SAFETY: a stream that was there just now, and is not being captured. What else it may say an event will, too.
         is_whole && unsafe { query(handle(named)) } == SUCCESS
     }
