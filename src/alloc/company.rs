@@ -2,8 +2,8 @@
 //! one to another.
 //!
 //! In the round as it was recorded the host had seen, each time a stream got memory that another one had used, that this had done its
-//! work. Of the next round that says nothing. So of a call that takes memory over (`takeover`) the pool hears: it looks whether an event of
-//! the stream that used it last is complete. If it is not, and the call's stream may not wait for it, the replay ends, and the books serve the request in some other way. The event is
+//! work. Of the next round that says nothing. So of a call that takes memory over (`takeover`) the pool hears: it looks (`look`) whether the
+//! stream that used it last has no work, or an event of it is complete. If it is not, and the call's stream may not wait for it, the replay ends, and the books serve the request in some other way. The event is
 //! recorded just then, or, where the pool can record one only in calls that name the stream, in one of its frees before,
 //! of which the pool hears, too. The first round that is replayed needs some of the one that was recorded: it begins once the books have them.
 //! Where streams wait for each other the call's stream waits for the event, complete or not, and elsewhere if that is seldom (`waited`).
