@@ -21,6 +21,7 @@ use std::ops::Range;
 
 /// So many parts of pages are looked at to find out what is taken over, some tens of milliseconds.
 const WORK: usize = 1 << 21;
+
 /// A call takes over what another part used last, so many calls before it. The event that tells whether it may is recorded in that part's
 /// free so many calls before it, or, if that is 0, in the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +112,16 @@ fn last_free(frees: &[usize], step: usize, round: usize) -> Option<usize> {
 }
 
 impl Heap {
-    /// What is taken over in a round. None: a slab's block is freed on another stream than the slab's, or it takes too long to find out.
+    /// What is taken over in a round that touches this. None: a slab's block is freed on another stream than the slab's, or it takes too long to find out.
     pub(super) fn find_takeovers(&self, notes: &VecDeque<Note>, touches: &Touches) -> Option<Vec<Takeover>> {
         if !self.are_slabs_freed_at_home(notes) {
             return None;
         }
+        debug_assert_eq!(
+            touches.by_call.len(),
+            notes.len(),
+            "streams that make a round together are several"
+        );
         if touches.by_call.iter().map(Range::len).sum::<usize>() > WORK {
             return None;
         }

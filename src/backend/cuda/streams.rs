@@ -226,12 +226,8 @@ impl Streams {
     /// The same, and what is known of it.
     fn known(&self, stream: StreamHandle) -> Result<(Timeline, u64), BackendError> {
         if let Capturing::Into(capture) = self.capturing(stream)? {
-            let id = StreamId(CAPTURED | stream.0 as u64);
-            let line = Timeline {
-                stream: id,
-                capture: Some(capture),
-            };
-            return Ok((line, 0));
+            let (stream, capture) = (StreamId(CAPTURED | stream.0 as u64), Some(capture));
+            return Ok((Timeline { stream, capture }, 0));
         }
         let Some(get_id) = self.driver.symbols.stream_get_id else {
             let (_, context) = self.context_of(stream)?;
