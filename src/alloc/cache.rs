@@ -19,12 +19,13 @@
 
 use super::depot::Depot;
 use super::directory::{Directory, Look, Marks, Piece, Spot, Where};
-use super::entries::Larger;
+use super::entries::{BLOCKS, Larger, MOST_GRAINS};
 use super::gate::{Gate, Shut};
 use super::lists::{Excess, Kept, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::tape::{NO_PART, Tape};
+use crate::backend::sparse::Site;
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -74,6 +75,8 @@ pub struct Cache {
     limit: AtomicU64,
     taken: AtomicU64,
     kept: AtomicU64,
+    /// Blocks that came from others, less those that others got.
+    moved: AtomicU64,
     /// The last batch could not be kept as a whole.
     in_part: AtomicBool,
 }
@@ -104,6 +107,7 @@ impl Cache {
             limit: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             in_part: AtomicBool::new(false),
         }
     }
@@ -160,9 +164,10 @@ impl Cache {
     /// The same if it keeps this very block, and not far down its list.
     pub fn take_this(&self, at: u64, piece: Piece) -> Option<u64> {
         let kept = self.lists.pop_this(at, piece)?;
+        let site = kept.site;
         Some(self.hand_out(match kept.piece {
-            Piece::Small { class } => self.begin_small(class, kept.at),
-            Piece::Large { grains } => self.begin_larger(Larger { at, grains }),
+            Piece::Small { class } => self.begin_small(class, (at, site)),
+            Piece::Large { grains } => self.begin_larger(Larger { at, grains, site }),
         }))
     }
 
@@ -176,7 +181,10 @@ impl Cache {
         for (place, &bytes) in places.filter(|(place, _)| place.0 == 0) {
             // each kind by itself: so a slab's block goes from its list to the program in registers
             let taken = match plain_class(bytes) {
-                Some(class) => self.lists.pop_small(class).map(|at| self.begin_small(class, at)),
+                Some(class) => self
+                    .lists
+                    .pop_small(class)
+                    .map(|place| self.begin_small(class, place)),
                 None => self
                     .lists
                     .pick_larger(bytes)
@@ -196,15 +204,15 @@ impl Cache {
 
     /// A block that is on no list any more is the program's: where it is, and its bytes.
     #[inline(always)]
-    pub(super) fn begin_small(&self, class: usize, at: u64) -> (u64, u64) {
-        self.directory.begin_small(at, class);
-        (at, Piece::Small { class }.bytes())
+    pub(super) fn begin_small(&self, class: usize, place: (u64, Site)) -> (u64, u64) {
+        self.directory.hand_out_small(place, class);
+        (place.0, Piece::Small { class }.bytes())
     }
 
     /// The same for one of no slab.
     #[inline(always)]
-    pub(super) fn begin_larger(&self, Larger { at, grains }: Larger) -> (u64, u64) {
-        self.directory.hand_out_large(at, grains, &self.marks);
+    pub(super) fn begin_larger(&self, Larger { at, grains, site }: Larger) -> (u64, u64) {
+        self.directory.hand_out_large((at, site), grains, &self.marks);
         (at, grains * GRAIN)
     }
 
@@ -222,6 +230,20 @@ impl Cache {
         let left = self.bytes.load(Relaxed).wrapping_sub(bytes);
         self.bytes.store(left, Relaxed);
         self.low.store(left.min(self.low.load(Relaxed)), Relaxed); // no processor foresees which it is
+    }
+
+    /// A block of so many bytes, that is on no list any more, is another's.
+    #[inline]
+    pub(super) fn give_away(&self, bytes: u64) {
+        self.lose(bytes);
+        add(&self.moved, u64::MAX);
+    }
+
+    /// A block of so many bytes, that is on a list now, was another's.
+    #[inline]
+    pub(super) fn gain_shared(&self, bytes: u64) {
+        add(&self.bytes, bytes);
+        add(&self.moved, 1);
     }
 
     /// The owner keeps a block that is freed. Gives its bytes. None: its free concerns the heap.
@@ -311,8 +333,8 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        spot.keep_small(class)?;
-        self.lists.push_small(class, at, self.seq());
+        let site = spot.keep_small(class)?;
+        self.lists.push_small(class, (at, site), self.seq());
         Some(self.gain(Piece::Small { class }))
     }
 
@@ -352,7 +374,8 @@ impl Cache {
     fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
         let most = self.most.load(Relaxed);
         let grains = look.keep_large(at, &self.marks, |grains| grains <= most)?;
-        put(&self.lists, Larger { at, grains }, self.seq());
+        let site = look.site();
+        put(&self.lists, Larger { at, grains, site }, self.seq());
         Some(self.gain(Piece::Large { grains }))
     }
 
@@ -423,14 +446,14 @@ impl Cache {
     #[inline]
     pub fn withdraw(&self) -> Option<Kept> {
         let kept = self.lists.pop_longest()?;
-        self.lose(kept.piece.bytes());
+        self.give_away(kept.piece.bytes());
         Some(kept)
     }
 
     /// Are there hardly any places left, or room for bytes?
     pub fn is_full(&self) -> bool {
         let limit = self.limit.load(Relaxed);
-        self.lists.is_full() || self.short_bytes() > limit - limit / 16
+        self.count() > (BLOCKS * 15 / 16) as u64 || self.short_bytes() > limit - limit / 16
     }
 
     /// Calls the owner to the pool, or says that it came.
@@ -445,7 +468,7 @@ impl Cache {
     /// Bytes that may be kept, and of the longest block.
     pub fn set_limits(&self, bytes: u64, longest: u64) {
         self.limit.store(bytes, Relaxed);
-        self.most.store(longest / GRAIN, Relaxed);
+        self.most.store((longest / GRAIN).min(MOST_GRAINS), Relaxed);
     }
 
     /// Blocks of more bytes are long.
@@ -485,7 +508,9 @@ impl Cache {
 
     /// Blocks kept.
     pub fn count(&self) -> u64 {
-        self.lists.count()
+        let Counts { taken, kept } = self.counts();
+        let count = kept.wrapping_sub(taken).wrapping_add(self.moved.load(Relaxed));
+        count.cast_signed().max(0).cast_unsigned() // the three are not read at the same moment
     }
 
     /// The least bytes kept since this was last called.

@@ -114,12 +114,16 @@ mod tests {
     use super::super::directory::Piece;
     use super::super::size::GRAIN;
     use super::*;
+    use crate::backend::sparse::Site;
+
+    static STATE: AtomicU64 = AtomicU64::new(0);
 
     fn kept(number: u64) -> Kept {
         Kept {
             at: number << 20,
             piece: Piece::Large { grains: number },
             seq: number,
+            site: Site::of(&STATE),
         }
     }
 

@@ -26,7 +26,7 @@
 use super::order::COMMON;
 use super::size::{CLASS_BYTES, CLASSES, GRAIN, MIN_ALIGN, run_bytes};
 use crate::backend::BackendError;
-use crate::backend::sparse::{Chapters, Sparse};
+use crate::backend::sparse::{Chapters, Site, Sparse};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a cell.
@@ -37,8 +37,8 @@ const END: u64 = 1 << 48;
 const CHAPTER: u64 = 1 << 30;
 const CELLS: u64 = CHAPTER / CELL;
 const STATES: u64 = CHAPTER / MIN_ALIGN;
-/// Words of cells, and states of slabs' blocks.
-type Chapter = ([AtomicU64; CELLS as usize], [AtomicU8; STATES as usize]);
+/// States of slabs' blocks, and words of cells.
+type Chapter = ([AtomicU8; STATES as usize], [AtomicU64; CELLS as usize]);
 const MOST: usize = (END / CHAPTER) as usize;
 /// Where the words and states are of all addresses.
 pub type Where = Chapters<Chapter, MOST>;
@@ -194,13 +194,13 @@ fn word_in(chapter: &Chapter, cell: u64) -> &AtomicU64 {
     const APART: u32 = (CELLS / 8) as u32;
     // an odd number, so that no two come to the same place
     let place = (cell as u32).wrapping_mul(5 * APART + 1);
-    &chapter.0[(u64::from(place) % CELLS) as usize]
+    &chapter.1[(u64::from(place) % CELLS) as usize]
 }
 
 /// The state of what begins at the 256 B of that number within its chapter.
 #[inline(always)]
 fn state_in(chapter: &Chapter, number: u64) -> &AtomicU8 {
-    &chapter.1[(number % STATES) as usize]
+    &chapter.0[(number % STATES) as usize]
 }
 
 /// Where the directory has what it knows of an address at which a block may begin.
@@ -229,13 +229,15 @@ impl<'a> Spot<'a> {
         Look::at(word_in(self.chapter, self.number / (CELL / MIN_ALIGN)))
     }
 
-    /// A slab's block of that class is freed and kept by its thread's cache. None: its free concerns the heap, or is a mistake.
+    /// A slab's block of that class is freed and kept by its thread's cache. Gives where its state is. None: its free concerns the heap,
+    /// or is a mistake.
     #[inline(always)]
-    pub fn keep_small(self, class: usize) -> Option<()> {
+    pub fn keep_small(self, class: usize) -> Option<Site> {
         let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
         let state = state_in(self.chapter, self.number);
         let changed = state.compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed);
-        changed.ok().map(drop)
+        changed.ok()?;
+        Some(Site::of(state))
     }
 }
 
@@ -254,10 +256,17 @@ impl<'a> Look<'a> {
         Look { cell, word }
     }
 
+    /// Where the word is.
+    #[inline(always)]
+    pub fn site(&self) -> Site {
+        Site::of(self.cell)
+    }
+
     /// The class of the blocks there, if they are of a slab of the arena of these marks. (A slab serves its owner alone.)
     #[inline(always)]
     pub fn class(&self, marks: &Marks) -> Option<usize> {
-        (self.word & WHOSE == marks.slabs).then_some((self.word >> CLASS_SHIFT) as usize)
+        let apart = self.word ^ marks.slabs;
+        (apart & WHOSE == 0).then_some((apart >> CLASS_SHIFT) as usize)
     }
 
     /// Has it more grains than so many, if it is a block of no slab?
@@ -387,10 +396,18 @@ impl Directory {
         }
     }
 
-    /// A block of a slab is handed out, by the heap or by the cache that kept it.
+    /// A block of a slab is handed out by the heap.
     #[inline(always)]
     pub fn begin_small(&self, at: u64, class: usize) {
         self.set_small(at, byte_of(class, State::Plain));
+    }
+
+    /// The same by the cache that kept it, which knows where its state is.
+    #[inline(always)]
+    pub fn hand_out_small(&self, (at, site): (u64, Site), class: usize) {
+        debug_assert_eq!(self.small(at).map(Site::of), Some(site), "the state of {at:#x}");
+        let state: &AtomicU8 = self.table.element(site);
+        state.store(byte_of(class, State::Plain), Ordering::Release);
     }
 
     /// The chapter of an address where a block has been.
@@ -409,14 +426,12 @@ impl Directory {
         }
     }
 
-    /// A block of another kind that the cache for `arena` kept is handed out.
+    /// The same of a block of no slab, by the cache that these marks are of.
     #[inline(always)]
-    pub fn hand_out_large(&self, at: u64, grains: u64, marks: &Marks) {
-        let chapter = self.known_chapter(at);
-        debug_assert!(chapter.is_some(), "{at:#x} is in a cell of the pool");
-        if let Some(chapter) = chapter {
-            word_in(chapter, at / CELL).store(large(at, grains) | marks.plain, Ordering::Release);
-        }
+    pub fn hand_out_large(&self, (at, site): (u64, Site), grains: u64, marks: &Marks) {
+        debug_assert_eq!(self.cell(at).map(Site::of), Some(site), "the word of {at:#x}");
+        let cell: &AtomicU64 = self.table.element(site);
+        cell.store(large(at, grains) | marks.plain, Ordering::Release);
     }
 
     /// The heap has made a block outside slabs, of so many bytes. `owed`: of memory whose stream may still be at work on it.
@@ -529,7 +544,7 @@ mod tests {
         assert_eq!(spot.keep_small(seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);
-        assert_eq!(spot.keep_small(seen), Some(()));
+        assert!(spot.keep_small(seen).is_some());
         assert_eq!(directory.state(at), State::Kept);
     }
 }

@@ -5,13 +5,16 @@
 //!
 //! An entry's number says how many bytes before it the others take, so that to find it is an addition.
 //!
-//! Invariant: an entry is on a list, or on one of the chains; `count` are on lists.
+//! Invariant: an entry is on a list, or on one of the chains.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use crate::backend::sparse::{Memo, Site};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Blocks a cache can keep, and one entry more, the last, that never has one: of 0 grains, it stands for none.
 pub const BLOCKS: usize = 2048;
+/// No entry is for a longer block: of 2 TiB.
+pub const MOST_GRAINS: u64 = u32::MAX as u64;
 /// No entry.
 pub const NONE: u16 = u16::MAX;
 /// From one entry's number to the next one's.
@@ -23,10 +26,12 @@ const _: () = assert!(BLOCKS * STEP == NONE as usize + 1, "NONE is within the la
 pub struct Entry {
     /// Its address.
     pub at: AtomicU64,
-    /// Its length, unless it is a slab's block.
-    pub grains: AtomicU64,
+    /// Where the directory has it.
+    site: Memo,
     /// Free of this number, at the latest.
     pub seq: AtomicU64,
+    /// Its length, unless it is a slab's block.
+    grains: AtomicU32,
     /// The next entry of the list, or of the chain.
     pub next: AtomicU16,
 }
@@ -36,8 +41,10 @@ pub struct Entry {
 pub struct Larger {
     /// Its address.
     pub at: u64,
-    /// Its length.
+    /// Its length, no more than `MOST_GRAINS`.
     pub grains: u64,
+    /// Where the directory has it.
+    pub site: Site,
 }
 
 impl Entry {
@@ -45,18 +52,45 @@ impl Entry {
     pub const fn empty() -> Entry {
         Entry {
             at: AtomicU64::new(0),
-            grains: AtomicU64::new(0),
+            site: Memo::empty(),
             seq: AtomicU64::new(0),
+            grains: AtomicU32::new(0),
             next: AtomicU16::new(NONE),
         }
     }
 
     /// It is that block from now on.
     #[inline(always)]
-    pub fn set(&self, Larger { at, grains }: Larger, seq: u64) {
+    pub fn set(&self, larger: Larger, seq: u64) {
+        self.set_place((larger.at, larger.site), seq);
+        self.set_grains(larger.grains);
+    }
+
+    /// The same, but for its length.
+    #[inline(always)]
+    pub fn set_place(&self, (at, site): (u64, Site), seq: u64) {
         self.at.store(at, Relaxed);
+        self.site.set(site);
         self.seq.store(seq, Relaxed);
-        self.grains.store(grains, Relaxed);
+    }
+
+    /// It is of no slab, and so long.
+    #[inline(always)]
+    pub fn set_grains(&self, grains: u64) {
+        debug_assert!(grains <= MOST_GRAINS);
+        self.grains.store(grains as u32, Relaxed);
+    }
+
+    /// Where it begins, and where the directory has it.
+    #[inline(always)]
+    pub fn place(&self) -> (u64, Site) {
+        (self.at.load(Relaxed), self.site.get())
+    }
+
+    /// The length of one of no slab.
+    #[inline(always)]
+    pub fn grains(&self) -> u64 {
+        u64::from(self.grains.load(Relaxed))
     }
 
     /// The block, which is elsewhere from now on.
@@ -70,21 +104,23 @@ impl Entry {
     /// It is none from now on.
     #[inline(always)]
     pub fn clear(&self) {
-        self.grains.store(0, Relaxed);
+        self.set_grains(0);
     }
 
     /// Is it none?
     #[inline(always)]
     pub fn is_none(&self) -> bool {
-        self.grains.load(Relaxed) == 0
+        self.grains() == 0
     }
 
     /// The block.
     #[inline(always)]
     pub fn larger(&self) -> Larger {
+        let (at, site) = self.place();
         Larger {
-            at: self.at.load(Relaxed),
-            grains: self.grains.load(Relaxed),
+            at,
+            grains: self.grains(),
+            site,
         }
     }
 
@@ -108,7 +144,6 @@ pub struct Entries {
     spare: AtomicU16,
     /// The first of those held back.
     held_back: AtomicU16,
-    count: AtomicU16,
 }
 
 impl Default for Entries {
@@ -117,7 +152,6 @@ impl Default for Entries {
             all: Box::new(Entry::chain()),
             spare: AtomicU16::new(0),
             held_back: AtomicU16::new(NONE),
-            count: AtomicU16::new(0),
         }
     }
 }
@@ -142,8 +176,6 @@ impl Entries {
         debug_assert_ne!(id, NONE);
         let entry = self.get(id);
         self.spare.store(entry.next.load(Relaxed), Relaxed);
-        self.count
-            .store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
         (id, entry)
     }
 
@@ -152,18 +184,6 @@ impl Entries {
     pub fn retire(&self, id: u16) {
         self.get(id).next.store(self.spare(), Relaxed);
         self.spare.store(id, Relaxed);
-        self.count
-            .store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
-    }
-
-    /// Entries on lists.
-    pub fn count(&self) -> usize {
-        usize::from(self.count.load(Relaxed))
-    }
-
-    /// Are there hardly any left, the ones held back included?
-    pub fn is_full(&self) -> bool {
-        self.count() > BLOCKS * 15 / 16
     }
 
     /// From now on there are no more to be used than so many, and one for each that leaves its list.
@@ -211,9 +231,9 @@ mod tests {
     fn each_entry_is_used_once() {
         let entries = Entries::default();
         assert_eq!(use_all(&entries), BLOCKS - 1);
-        assert!(entries.is_full() && !entries.bring_back());
+        assert!(!entries.bring_back());
         (0..BLOCKS - 1).for_each(|place| entries.retire((place * STEP) as u16));
-        assert_eq!((use_all(&entries), entries.count()), (BLOCKS - 1, BLOCKS - 1));
+        assert_eq!(use_all(&entries), BLOCKS - 1);
     }
 
     #[test]
@@ -225,7 +245,7 @@ mod tests {
         assert_eq!(use_all(&entries), 10);
         entries.retire(first);
         assert_eq!(use_all(&entries), 1, "one for each that leaves its list");
-        assert!(!entries.is_full() && entries.bring_back() && !entries.holds_back());
+        assert!(entries.bring_back() && !entries.holds_back());
         assert_eq!(use_all(&entries), BLOCKS - 1 - 11);
         assert!(!entries.bring_back());
     }

@@ -11,7 +11,6 @@
 use super::cache::Cache;
 use super::depot::HANDFUL;
 use super::lists::LISTS;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl Cache {
     /// The owner found no block for a request: takes some that others have handed over. False: there are none.
@@ -53,7 +52,7 @@ impl Cache {
         } else {
             self.depot.put(|| {
                 let kept = self.lists.pop_longest_short()?;
-                self.lose(kept.piece.bytes());
+                self.give_away(kept.piece.bytes());
                 Some(kept)
             });
         }
@@ -104,14 +103,10 @@ impl Cache {
             return false;
         };
         let bytes = kept.piece.bytes();
-        self.lose(bytes);
+        self.give_away(bytes);
         with.lists.push(kept);
         with.gain_shared(bytes);
         true
-    }
-
-    fn gain_shared(&self, bytes: u64) {
-        self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
     }
 }
 

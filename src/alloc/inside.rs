@@ -34,8 +34,8 @@ impl<'a> Inside<'a> {
     #[inline(always)]
     pub fn take_small(&self, bytes: u64) -> Option<u64> {
         let class = plain_class(bytes)?;
-        let at = self.0.lists.pop_small(class)?;
-        Some(self.0.hand_out(self.0.begin_small(class, at)))
+        let place = self.0.lists.pop_small(class)?;
+        Some(self.0.hand_out(self.0.begin_small(class, place)))
     }
 
     /// One of no slab, aligned as all are, for a request that none of a slab can serve and that is not long, if that is the one that was freed

@@ -13,6 +13,7 @@
 use super::directory::Piece;
 use super::entries::{Entries, Entry, Larger, NONE};
 use super::size::{CLASSES, GRAIN, class_of};
+use crate::backend::sparse::Site;
 use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -53,6 +54,8 @@ pub struct Kept {
     pub piece: Piece,
     /// Number of its free.
     pub seq: u64,
+    /// Where the directory has it.
+    pub site: Site,
 }
 
 /// The lists.
@@ -151,8 +154,7 @@ impl Lists {
             None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes),
             None => {
                 let list = list_of((bytes / GRAIN).max(64));
-                self.latest.grains.load(Relaxed) >= bytes / GRAIN && !self.latest.is_none()
-                    || self.filled_from(list) != 0
+                self.latest.grains() >= bytes / GRAIN && !self.latest.is_none() || self.filled_from(list) != 0
             }
         }
     }
@@ -186,7 +188,7 @@ impl Lists {
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
         let first = self.entries.get(id);
-        let length = first.grains.load(Relaxed);
+        let length = first.grains();
         let found = if first.next.load(Relaxed) == NONE {
             // which of both it is no processor can foresee where lengths come in no order
             let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
@@ -207,7 +209,7 @@ impl Lists {
     #[cold]
     #[inline(never)]
     fn take_close_latest(&self, grains: u64) -> Option<Larger> {
-        let kept = self.latest.grains.load(Relaxed);
+        let kept = self.latest.grains();
         let may = kept >= grains && self.is_close(kept - grains, grains);
         may.then(|| self.latest.pop())
     }
@@ -227,10 +229,11 @@ impl Lists {
     /// Puts a block on its list. The caller has seen that there is room.
     pub fn push(&self, kept: Kept) {
         match kept.piece {
-            Piece::Small { class } => self.push_small(class, kept.at, kept.seq),
+            Piece::Small { class } => self.push_small(class, (kept.at, kept.site), kept.seq),
             // from another cache, which had it on a list: it must not take the long one's place, whatever is long by now
             Piece::Large { grains } => {
-                self.push_larger(Larger { at: kept.at, grains }, kept.seq, LONG_AT_MOST / GRAIN)
+                let Kept { at, seq, site, .. } = kept;
+                self.push_larger(Larger { at, grains, site }, seq, LONG_AT_MOST / GRAIN)
             }
         }
     }
@@ -283,24 +286,23 @@ impl Lists {
     #[inline(always)]
     fn put_latest_on_list(&self) {
         let seq = self.latest.seq.load(Relaxed);
-        let Larger { at, grains } = self.latest.pop();
+        let Larger { at, grains, site } = self.latest.pop();
         let list = list_of(grains);
-        self.link(list, at, seq).grains.store(grains, Relaxed);
+        self.link(list, (at, site), seq).set_grains(grains);
         self.mark(list, true);
     }
 
     /// The same for a slab's block.
     #[inline(always)]
-    pub fn push_small(&self, class: usize, at: u64, seq: u64) {
-        self.link(class % SMALL, at, seq);
+    pub fn push_small(&self, class: usize, place: (u64, Site), seq: u64) {
+        self.link(class % SMALL, place, seq);
     }
 
     /// A spare entry becomes the first of a list.
     #[inline(always)]
-    fn link(&self, list: usize, at: u64, seq: u64) -> &Entry {
+    fn link(&self, list: usize, place: (u64, Site), seq: u64) -> &Entry {
         let (id, entry) = self.entries.use_spare();
-        entry.at.store(at, Relaxed);
-        entry.seq.store(seq, Relaxed);
+        entry.set_place(place, seq);
         let first = self.first(list);
         let next = first.load(Relaxed);
         entry.next.store(next, Relaxed);
@@ -323,12 +325,12 @@ impl Lists {
         excess.is_some_and(|excess| excess <= bytes >> 8)
     }
 
-    /// Takes the first block of a class: its address.
+    /// Takes the first block of a class: its address, and where the directory has it.
     #[inline(always)]
-    pub fn pop_small(&self, class: usize) -> Option<u64> {
+    pub fn pop_small(&self, class: usize) -> Option<(u64, Site)> {
         let list = class % SMALL;
         let id = self.first(list).load(Relaxed);
-        (id != NONE).then(|| self.unlink(list, NONE, id).at.load(Relaxed))
+        (id != NONE).then(|| self.unlink(list, NONE, id).place())
     }
 
     /// Takes this block of that kind, if it is not far down its list.
@@ -438,7 +440,7 @@ impl Lists {
                 break;
             }
             let entry = self.entries.get(id);
-            let length = entry.grains.load(Relaxed);
+            let length = entry.grains();
             if (grains..best.2).contains(&length) {
                 best = (id, before, length);
             }
@@ -455,7 +457,7 @@ impl Lists {
     #[inline(always)]
     fn take_close(&self, list: usize, grains: u64) -> u16 {
         let id = self.first(list).load(Relaxed);
-        let excess = self.entries.get(id).grains.load(Relaxed).wrapping_sub(grains);
+        let excess = self.entries.get(id).grains().wrapping_sub(grains);
         let saved = self.saved.load(Relaxed) + grains;
         self.saved.store(saved.min(SAVED), Relaxed);
         if !self.is_close(excess, grains) {
@@ -500,15 +502,17 @@ impl Lists {
 
     #[inline(always)]
     fn read(&self, entry: &Entry, list: usize) -> Kept {
+        let (at, site) = entry.place();
         Kept {
-            at: entry.at.load(Relaxed),
+            at,
             piece: match list {
                 class if class < SMALL => Piece::Small { class },
                 _ => Piece::Large {
-                    grains: entry.grains.load(Relaxed),
+                    grains: entry.grains(),
                 },
             },
             seq: entry.seq.load(Relaxed),
+            site,
         }
     }
 
@@ -547,17 +551,7 @@ impl Lists {
     /// Bytes of the long block, 0 if there is none.
     #[inline(always)]
     pub fn long_bytes(&self) -> u64 {
-        self.long.grains.load(Relaxed) * GRAIN
-    }
-
-    /// Blocks.
-    pub fn count(&self) -> u64 {
-        self.entries.count() as u64 + self.singles().count() as u64
-    }
-
-    /// Are there hardly any places left?
-    pub fn is_full(&self) -> bool {
-        self.entries.is_full()
+        self.long.grains() * GRAIN
     }
 
     /// How far blocks may be longer than requests.

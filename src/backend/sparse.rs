@@ -53,6 +53,47 @@ impl<C: Cell, const MOST: usize> Chapters<C, MOST> {
     }
 }
 
+/// Where an element of a table is, for whoever can have no reference to it. The table is asked for the element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Site(*const ());
+
+// SAFETY: elements are shared between threads as `Cell` allows.
+unsafe impl Send for Site {}
+// SAFETY: as above.
+unsafe impl Sync for Site {}
+
+impl Site {
+    /// That of an element.
+    #[inline(always)]
+    pub fn of<T: Cell>(element: &T) -> Site {
+        Site(ptr::from_ref(element).cast())
+    }
+}
+
+/// What remembers a site.
+#[derive(Debug)]
+pub struct Memo(AtomicPtr<()>);
+
+impl Memo {
+    /// Of none.
+    pub const fn empty() -> Memo {
+        Memo(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The one that was put there last.
+    #[inline(always)]
+    pub fn get(&self) -> Site {
+        Site(self.0.load(Ordering::Relaxed))
+    }
+
+    /// It is this one from now on.
+    #[inline(always)]
+    pub fn set(&self, site: Site) {
+        self.0.store(site.0.cast_mut(), Ordering::Relaxed);
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub struct Sparse<C: Cell, const MOST: usize> {
@@ -121,6 +162,14 @@ impl<C: Cell, const MOST: usize> Sparse<C, MOST> {
     pub fn chapters(&self) -> &Chapters<C, MOST> {
         // SAFETY: mapped, with NULL in it at first, for as long as the table is.
         unsafe { self.chapters.as_ref() }
+    }
+
+    /// The element of a site, which whoever asks has from an element of that type of this very table.
+    #[inline(always)]
+    pub fn element<T: Cell>(&self, site: Site) -> &T {
+        debug_assert!(!site.0.is_null());
+        // SAFETY: made of a reference to such an element, as those who ask see to, and that stays where it is until the table goes
+        unsafe { &*site.0.cast() }
     }
 
     /// Sees to it that the chapters `[from, to)` exist.

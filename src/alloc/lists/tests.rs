@@ -1,6 +1,12 @@
 use super::*;
 
+static STATE: AtomicU64 = AtomicU64::new(0);
+
 impl Lists {
+    fn count(&self) -> usize {
+        self.blocks().count()
+    }
+
     /// What was set last.
     pub fn excess(&self) -> Excess {
         match (self.close.load(Relaxed), self.cost.load(Relaxed)) {
@@ -17,6 +23,7 @@ fn gets(lists: &Lists, grains: u64, block: u64) -> bool {
         Larger {
             at: 1 << 30,
             grains: block,
+            site: Site::of(&STATE),
         },
         0,
         lists.long_from(),
@@ -71,6 +78,7 @@ fn what_becomes_long_later_is_still_there() {
         at,
         piece: Piece::Large { grains },
         seq: 0,
+        site: Site::of(&STATE),
     };
     // one on its list, and one that is the latest
     lists.push(block(1 << 30, 1000));
@@ -79,6 +87,7 @@ fn what_becomes_long_later_is_still_there() {
     let long = Larger {
         at: 3 << 30,
         grains: 700,
+        site: Site::of(&STATE),
     };
     lists.push_larger(long, 0, lists.long_from());
     assert_eq!(lists.long_bytes(), 700 * GRAIN);
