@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use books::{index, index_beside, index_for_alloc};
-pub use cached::{Cache, Inside, LONG, Look, SMALL_MAX, Spot, ThreadCache, Where};
+pub use cached::{Cache, Inside, LONG, Look, Refused, SMALL_MAX, Spot, ThreadCache, Where};
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;

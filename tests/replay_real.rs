@@ -3,6 +3,7 @@
 mod common;
 
 use common::M;
+use common::cached::{replay_alloc_quick, replay_free_quick};
 use common::player::{Call, Round, asked};
 use common::random::Random;
 use common::real::{Recorded, Stream, Wrong, alone, end, pool, synchronize};
@@ -45,7 +46,7 @@ impl<'a> User<'a> {
     fn alloc(&mut self, bytes: u64) -> Option<Written> {
         let quick = self.cache.quick();
         let kept = quick
-            .and_then(|quick| quick.replay_alloc_quick(bytes).map(Addr))
+            .and_then(|quick| replay_alloc_quick(quick, bytes).map(Addr))
             .or_else(|| self.cache.alloc(bytes, 0));
         let at = match kept {
             Some(at) => at,
@@ -64,7 +65,7 @@ impl<'a> User<'a> {
     fn free(&mut self, (at, bytes, value): Written) {
         self.stream.expect(at, bytes, value, self.wrong);
         let quick = self.cache.quick();
-        let kept = quick.and_then(|quick| quick.replay_free_quick(at.0));
+        let kept = quick.and_then(|quick| replay_free_quick(quick, at));
         if kept.or_else(|| self.cache.free(at)).is_none() {
             self.pool
                 .free_beside(Some(&self.cache), at, self.stream.0)

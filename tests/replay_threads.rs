@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::cached::{keep_quick, take_quick};
+use common::cached::{keep_quick, replay_alloc_quick, replay_free_quick, take_quick};
 use common::hook::Hooked;
 use common::player::{Call, Round, asked};
 use common::random::Random;
@@ -36,7 +36,7 @@ fn play(
             Call::Alloc(block) => {
                 let bytes = round.asked[block];
                 let quick = cache.quick().and_then(|quick| {
-                    let kept = quick.replay_alloc_quick(bytes);
+                    let kept = replay_alloc_quick(quick, bytes);
                     kept.or_else(|| take_quick(quick, bytes)).map(Addr)
                 });
                 let kept = quick.or_else(|| cache.alloc(bytes, 0));
@@ -47,7 +47,7 @@ fn play(
             Call::Free(block) | Call::FreeLast(block) => {
                 leave(at[block]);
                 let quick = cache.quick().and_then(|quick| {
-                    let kept = quick.replay_free_quick(at[block].0);
+                    let kept = replay_free_quick(quick, at[block]);
                     kept.or_else(|| keep_quick(quick, at[block]))
                 });
                 let kept = quick.or_else(|| match block % 5 {

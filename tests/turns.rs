@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::cached::{replay_alloc_quick, replay_free_quick};
 use common::random::Random;
 use common::{K, M};
 use std::collections::BTreeMap;
@@ -233,7 +234,7 @@ fn turns_may_end_at_any_call() {
             for call in &calls[thread * half..][..half] {
                 match *call {
                     Call::Alloc(block, bytes) => {
-                        let quick = cache.quick().and_then(|quick| quick.replay_alloc_quick(bytes));
+                        let quick = cache.quick().and_then(|quick| replay_alloc_quick(quick, bytes));
                         let kept = quick.map(Addr).or_else(|| cache.alloc(bytes, 0));
                         let at = kept.unwrap_or_else(|| {
                             pool.alloc_beside(Some(&cache), bytes, 0, STREAM).expect("memory")
@@ -250,7 +251,7 @@ fn turns_may_end_at_any_call() {
                     Call::Free(block) => {
                         let at = Addr(blocks[block].load(Ordering::Relaxed));
                         live.lock().expect("no panic").remove(&at.0);
-                        let quick = cache.quick().and_then(|quick| quick.replay_free_quick(at.0));
+                        let quick = cache.quick().and_then(|quick| replay_free_quick(quick, at));
                         let kept = quick.or_else(|| cache.free(at));
                         if kept.is_none() {
                             pool.free_beside(Some(&cache), at, STREAM).expect("live");

@@ -32,20 +32,6 @@ impl Cache {
         self.replay_free_inside(at)
     }
 
-    /// The same where the owner need not ask first whether the stream is the same. Nothing in it can fail.
-    #[inline(always)]
-    pub fn replay_alloc_quick(&self, bytes: u64) -> Option<u64> {
-        let _pass = self.gate.enter_taped_quick()?;
-        self.replay_alloc_inside(bytes)
-    }
-
-    /// The same of a free.
-    #[inline(always)]
-    pub fn replay_free_quick(&self, at: u64) -> Option<u64> {
-        let _pass = self.gate.enter_taped_quick()?;
-        self.replay_free_inside(at)
-    }
-
     /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.
     pub fn replay_alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
         let pass = self.gate.enter_taped();

@@ -97,22 +97,20 @@ impl Gate {
         (self.shut.load(Ordering::Acquire) & !ASKS == 0 || self.is_open_behind_fence()).then_some(pass)
     }
 
-    /// The same where the owner needs no fence of its own and has nothing to ask; where it does, it stays outside.
+    /// The same where the owner needs no fence of its own and has nothing to ask; where it does, the gate is shut to it. Gives the word
+    /// that says so, or 0 if it is open: the owner is inside in either case until it calls `leave`, so that what the word says of the
+    /// tape holds as well.
     #[inline(always)]
-    pub fn enter_quick(&self) -> Option<Pass<'_>> {
+    pub fn enter_quick(&self) -> u32 {
         self.inside.store(true, Ordering::Relaxed);
         light();
-        let pass = Pass(self);
-        (self.shut.load(Ordering::Acquire) == 0).then_some(pass)
+        self.shut.load(Ordering::Acquire)
     }
 
-    /// The same where the gate is shut because the owner's calls are answered from the tape, to the tape and nothing else.
+    /// Is the gate that gave this word open to the tape, though to nothing else?
     #[inline(always)]
-    pub fn enter_taped_quick(&self) -> Option<Pass<'_>> {
-        self.inside.store(true, Ordering::Relaxed);
-        light();
-        let pass = Pass(self);
-        (self.shut.load(Ordering::Acquire) & !NOT_THE_TAPES == TAPED).then_some(pass)
+    pub fn is_to_tape(word: u32) -> bool {
+        word & !NOT_THE_TAPES == TAPED
     }
 
     /// The same where it may need a fence of its own, and has asked what it has to ask.
@@ -199,14 +197,6 @@ impl Gate {
     }
 }
 
-impl Pass<'_> {
-    /// Whoever has it from now on calls `leave` in its stead.
-    #[inline(always)]
-    pub fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
 impl Drop for Pass<'_> {
     #[inline(always)]
     fn drop(&mut self) {
@@ -223,12 +213,16 @@ mod tests {
     fn to_the_tape_only_where_nobody_else_is_at_work() {
         prepare();
         let gate = Gate::default();
-        let quick = |gate: &Gate| match (gate.enter_quick().is_some(), gate.enter_taped_quick().is_some()) {
-            (open, taped) if open == taped => {
-                assert!(!open, "two ways in");
-                None
+        let quick = |gate: &Gate| {
+            let word = gate.enter_quick();
+            gate.leave();
+            match (word == 0, Gate::is_to_tape(word)) {
+                (open, taped) if open == taped => {
+                    assert!(!open, "two ways in");
+                    None
+                }
+                (_, taped) => Some(taped),
             }
-            (_, taped) => Some(taped),
         };
         let (open, taped) = match is_one_sided() {
             true => (Some(false), Some(true)),

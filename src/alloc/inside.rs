@@ -6,6 +6,7 @@
 use super::cache::Cache;
 use super::directory::{Look, Spot};
 use super::entries::Larger;
+use super::gate::Gate;
 use super::size::{GRAIN, plain_class};
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
@@ -14,12 +15,44 @@ use super::size::{GRAIN, plain_class};
 #[repr(transparent)]
 pub struct Inside<'a>(&'a Cache);
 
+/// An owner that came to the shut gate of a cache. It has not turned round yet, so what the gate said of the tape holds.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Refused<'a> {
+    cache: &'a Cache,
+    word: u32,
+}
+
 impl Cache {
     /// The owner goes in, where it needs no fence of its own and has nothing to ask. Nothing in it can fail.
     #[inline(always)]
-    pub fn enter_quick(&self) -> Option<Inside<'_>> {
-        self.gate.enter_quick()?.keep();
-        Some(Inside(self))
+    pub fn enter_quick(&self) -> Result<Inside<'_>, Refused<'_>> {
+        match self.gate.enter_quick() {
+            0 => Ok(Inside(self)),
+            word => Err(Refused { cache: self, word }),
+        }
+    }
+}
+
+impl Refused<'_> {
+    /// The block that the same call of the round before got, if the owner's calls are answered from the tape and the program does the same
+    /// again.
+    #[inline(always)]
+    pub fn replay_alloc(&self, bytes: u64) -> Option<u64> {
+        Gate::is_to_tape(self.word).then(|| self.cache.replay_alloc_inside(bytes))?
+    }
+
+    /// The same of a free: the block's bytes.
+    #[inline(always)]
+    pub fn replay_free(&self, at: u64) -> Option<u64> {
+        Gate::is_to_tape(self.word).then(|| self.cache.replay_free_inside(at))?
+    }
+}
+
+impl Drop for Refused<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.cache.gate.leave();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Pool, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
+use crate::pool::{Cache, Inside, Look, Pool, Refused, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -80,8 +80,9 @@ pub(super) unsafe fn alloc(
     let mine = threads::mine_if_calm();
     let any = |cache: &Cache| {
         let bytes = bytes as u64;
-        let Some(inside) = cache.enter_quick() else {
-            return cache.replay_alloc_quick(bytes);
+        let inside = match cache.enter_quick() {
+            Ok(inside) => inside,
+            Err(refused) => return refused.replay_alloc(bytes),
         };
         match bytes {
             _ if bytes <= SMALL => inside.take_small(bytes),
@@ -136,9 +137,10 @@ unsafe fn alloc_from(
     on: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    let Some(inside) = cache.enter_quick() else {
+    let inside = match cache.enter_quick() {
+        Ok(inside) => inside,
         // SAFETY: the caller's promise, passed on.
-        return unsafe { alloc_by_heart(pool, bytes, on, ptr, cache) };
+        Err(refused) => return unsafe { alloc_by_heart(pool, bytes, on, ptr, refused) },
     };
     if bytes > SMALL_MAX {
         // SAFETY: as above.
@@ -194,12 +196,13 @@ unsafe extern "C" fn alloc_by_heart(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
-    cache: &Cache,
+    refused: Refused<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || cache.replay_alloc_quick(bytes as u64)) } {
+    if unsafe { served(ptr, || refused.replay_alloc(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
+    drop(refused);
     // SAFETY: the caller's promise, passed on.
     unsafe { alloc_missed(pool, bytes, on, ptr) }
 }
@@ -393,8 +396,9 @@ fn free_from(
     on: weir_stream,
 ) -> weir_status {
     let at = addr(ptr).0;
-    let Some(inside) = cache.enter_quick() else {
-        return free_by_heart(pool, ptr, on, cache);
+    let inside = match cache.enter_quick() {
+        Ok(inside) => inside,
+        Err(refused) => return free_by_heart(pool, ptr, on, refused),
     };
     let Some(spot) = Spot::of(at, whole) else {
         drop(inside);
@@ -428,11 +432,14 @@ extern "C" fn free_by_heart(
     pool: *mut weir_pool,
     ptr: *mut c_void,
     on: weir_stream,
-    cache: &Cache,
+    refused: Refused<'_>,
 ) -> weir_status {
-    match cache.replay_free_quick(addr(ptr).0) {
+    match refused.replay_free(addr(ptr).0) {
         Some(_) => weir_status::WEIR_OK,
-        None => free_missed(pool, ptr, on),
+        None => {
+            drop(refused);
+            free_missed(pool, ptr, on)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ pub use crate::alloc::directory::{Look, Spot, Where};
 use crate::alloc::flush::Whose;
 use crate::alloc::gate::Shut;
 use crate::alloc::heap::Heap;
-pub use crate::alloc::inside::Inside;
+pub use crate::alloc::inside::{Inside, Refused};
 pub use crate::alloc::lists::LONG;
 pub use crate::alloc::size::SMALL_MAX;
 use crate::backend::{Backend, process};

@@ -37,7 +37,7 @@ pub fn free(pool: &Pool, cache: &ThreadCache, at: Addr) -> Result<u64, Error> {
 
 /// A block for a request, as the exported function takes it.
 pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
-    let inside = cache.enter_quick()?;
+    let inside = cache.enter_quick().ok()?;
     match bytes {
         _ if bytes <= SMALL_MAX => inside.take_small(bytes),
         _ if !inside.is_for_long(bytes) => inside.take_latest(bytes).or_else(|| inside.take_near(bytes)),
@@ -47,7 +47,7 @@ pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
 
 /// Keeps a block that is freed, as the exported function does.
 pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
-    let inside = cache.enter_quick()?;
+    let inside = cache.enter_quick().ok()?;
     let spot = Spot::of(at.0, cache.whole())?;
     let look = spot.look();
     match inside.class(look) {
@@ -56,4 +56,14 @@ pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
         None if inside.has_latest() => inside.keep_next(at.0, look),
         None => inside.keep_latest(at.0, look),
     }
+}
+
+/// The block that the same call of the round before got, as the exported function finds out.
+pub fn replay_alloc_quick(cache: &Cache, bytes: u64) -> Option<u64> {
+    cache.enter_quick().err()?.replay_alloc(bytes)
+}
+
+/// The same of a free: the block's bytes.
+pub fn replay_free_quick(cache: &Cache, at: Addr) -> Option<u64> {
+    cache.enter_quick().err()?.replay_free(at.0)
 }
