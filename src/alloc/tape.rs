@@ -17,6 +17,7 @@
 use crate::base::units::Addr;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
+use std::hint::cold_path;
 use std::sync::OnceLock;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,7 +178,10 @@ impl Tape {
 
     #[inline(always)]
     fn slot(&self, step: usize) -> Option<&Slot> {
-        let chunk = self.chunks[step / CHUNK % CHUNKS].get()?;
+        let Some(chunk) = self.chunks[step / CHUNK % CHUNKS].get() else {
+            cold_path();
+            return None;
+        };
         Some(&chunk[step % CHUNK])
     }
 
@@ -253,8 +257,13 @@ impl Walk<'_> {
         let answer = is_it(what, slot.at.load(Ordering::Relaxed))?;
         self.place = match what & LAST {
             0 => self.place + 1,
-            _ if self.place / ROUND == ROUNDS => return None, // whoever ends it counts them
-            _ => (self.place & !STEP) + ROUND,
+            _ => {
+                cold_path(); // so that all other calls go straight on
+                if self.place / ROUND == ROUNDS {
+                    return None; // whoever ends it counts them
+                }
+                (self.place & !STEP) + ROUND
+            }
         };
         Some(answer)
     }
