@@ -227,29 +227,6 @@ fn a_pool_with_little_slack_comes_to_rest() {
     }
 }
 
-/// Under what stays no page moves, so pages may be larger, as where a model is loaded. Not where that would take what slack there is.
-#[test]
-fn what_stays_lies_in_fewer_pages() {
-    let pages = |slack| {
-        let memory = Counting::new(true);
-        let pool = Pool::new(Config { slack, ..config() }, memory.clone()).expect("a pool");
-        let mut random = Random(1);
-        for _ in 0..600 {
-            pool.alloc((1 + random.below(40)) * M, 0, STREAM).expect("memory");
-        }
-        pool.validate();
-        let stats = pool.stats().expect("stats");
-        let held = stats.reserved as f64 / stats.used as f64;
-        assert!(held < 1.03, "{held}");
-        memory.calls(Call::Create)
-    };
-    let (usual, less) = (
-        pages(Config::default().slack),
-        pages(Config::default().slack / 2.0),
-    );
-    assert!(usual * 5 < less * 4, "{usual} and {less}");
-}
-
 /// Replaces blocks at random. Page calls of each round, and the peak of what is held for what is live.
 fn disorder(seed: u64, mut size: impl FnMut(&mut Random) -> u64) -> (Vec<u64>, f64) {
     let memory = Counting::new(true);

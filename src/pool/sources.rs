@@ -22,10 +22,6 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 10;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
-/// The share as long as fewer than one of so many blocks that were asked for was freed: most of them stay, as a model's weights do, and
-/// under what stays no page moves. Not where there is less slack than usual, of which larger pages take more.
-const FREED: u64 = 4;
-const PAGE_SHARE_STAYING: u64 = 96;
 /// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
@@ -142,16 +138,13 @@ impl Pool {
     pub(super) fn page_sizes(&self, peak: u64, heap: &Heap) -> (u64, u64) {
         let slot = self.backend.granularity();
         let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
-        let staying = heap.stats.frees * FREED < heap.stats.allocations && self.config.slack >= SLACK;
         // requests without order would pay for small pages at every move
         let fine = heap.rest.is_fine(peak) && !heap.leeway.is_any();
-        let least = PAGE_MIN.max(slot);
         let (share, least, most) = match self.is_tight(peak) {
             true => (PAGE_SHARE_NEAR, slot, slot),
             false if fine => (PAGE_SHARE_SHED, slot, slot),
-            false if staying => (PAGE_SHARE_STAYING, least, PAGE_MIN_QUIET.max(slot)),
-            false if quiet => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
-            false => (PAGE_SHARE, least, least),
+            false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
+            false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
         };
         let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
         let largest = 1 << (63 - largest.leading_zeros());
