@@ -13,7 +13,8 @@
 //! only the last long block that was freed is kept, until the thread frees another one or asks for one of another
 //! length; then it goes back, as if it had never been kept.
 //!
-//! Invariants: `bytes` is the sum over the lists; `low` is the least `bytes` since the heap last looked.
+//! Invariants: `bytes` is the sum over the lists; `low` is the least `bytes` since the heap last looked; what was `kept`, less what was `taken`,
+//! and `moved` more, is on the lists.
 //! Lock: the owner works inside the gate, others behind a shut one, under the heap's lock. Everything is an atomic
 //! accessed by plain loads and stores.
 

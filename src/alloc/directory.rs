@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(spot.keep_small(seen), None);
         assert_eq!(directory.state(at), State::Plain, "it is live still");
         directory.begin_small(at, seen);
-        assert!(spot.keep_small(seen).is_some());
+        assert_eq!(spot.keep_small(seen), directory.small(at).map(Site::of));
         assert_eq!(directory.state(at), State::Kept);
     }
 }

@@ -115,6 +115,7 @@ mod tests {
     use super::super::cache::ThreadId;
     use super::super::depot::Depot;
     use super::super::directory::{CELL, Directory};
+    use super::super::entries::BLOCKS;
     use super::super::lists::LONG;
     use super::*;
     use crate::base::units::StreamHandle;
@@ -204,6 +205,20 @@ mod tests {
         keep(&from, 0..HANDFUL as u64 + 11);
         assert_eq!((from.count(), depot.bytes()), (HANDFUL as u64 + 1, 10 * BYTES));
         assert!(from.keep(at(900)).is_none() && !from.hand_over());
+    }
+
+    #[test]
+    fn it_is_full_when_hardly_any_place_is_left() {
+        let most = (BLOCKS * 15 / 16) as u64;
+        let ([from, to], _depot) = caches(most + 1, u64::MAX);
+        assert_eq!(keep(&from, 0..most), 0);
+        assert!(!from.is_full());
+        assert_eq!(keep(&from, most..most + 1), 0);
+        assert!(from.is_full());
+        // what it hands over is not there any more
+        from.share(&to);
+        assert!(!from.is_full() && !to.is_full());
+        assert_eq!(from.count() + to.count(), most + 1);
     }
 
     #[test]

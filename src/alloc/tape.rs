@@ -11,7 +11,7 @@
 //! neural networks", 2018. What is recorded here is the pool's own answers, which have held before.)
 //!
 //! Invariant: steps change only while the place is `OFF`.
-//! Lock: the owner of the calls has the heap's, or is inside the gate of its cache (`Gate::enter_taped`); all others have the heap's, and the gate
+//! Lock: the owner of the calls has the heap's, or is inside the gate of its cache (`Gate::enter_taped`, `Refused`); all others have the heap's, and the gate
 //! is shut for them, too, but to read how far it came.
 
 use crate::base::units::Addr;
