@@ -23,6 +23,9 @@ const OFTEN: u64 = 32;
 /// ...which is looked at again when there are more calls by so small a part.
 const SELDOM: u64 = 8;
 
+/// For more calls than these there is room for all.
+const FEW: usize = 1024;
+
 /// All calls so far.
 #[derive(Debug)]
 pub struct First {
@@ -58,10 +61,23 @@ impl First {
     /// So many bytes were asked for on one of the round's streams, and are here.
     pub fn alloc(&mut self, at: u64, bytes: u64, part: usize) {
         self.live += 1;
-        self.notes.reserve(self.live + 1); // a free allocates nothing
+        self.make_room();
         let unknown = Extent { bytes: 0, slab: None };
         self.notes
             .push_back(Note::new(Step::Alloc { bytes, at }, unknown, None).on(part));
+    }
+
+    /// Makes room for this call and for the frees of all blocks in use, since a free allocates nothing. From some calls on that is room for
+    /// all that there may be: what grows by doubling is copied each time, within somebody's call, and what is not used yet is only addresses.
+    fn make_room(&mut self) {
+        if self.notes.capacity() - self.notes.len() > self.live {
+            return;
+        }
+        let all = match self.notes.len() < FEW {
+            true => 0,
+            false => (2 * STEPS).saturating_sub(self.notes.len()),
+        };
+        self.notes.reserve(all.max(self.live + 1));
     }
 
     /// This block is to be freed.
