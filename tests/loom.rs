@@ -9,7 +9,7 @@
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use weir::alloc::directory::Directory;
+use weir::alloc::directory::{CELL, Directory, Marks};
 use weir::alloc::gate::{Gate, Shut};
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
@@ -240,6 +240,58 @@ fn the_owner_and_a_visitor_are_never_in_a_cache_at_once() {
         let done = owner.join().unwrap();
         assert_eq!(taken + kept.load(Ordering::Relaxed), done);
     });
+}
+
+/// A thread that has called a pool alone frees a block, and another one comes to the books, and frees it later, too: one of them finds out.
+#[test]
+fn of_two_frees_one_is_right_while_a_second_thread_comes() {
+    const AT: u64 = 1 << 30;
+    const CLASS: usize = 3;
+    for small in [true, false] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let directory = directory();
+            directory.cover(AT, 2 * CELL).expect("room");
+            if small {
+                directory.begin_run(AT, CLASS, 1);
+                directory.begin_small(AT, CLASS);
+            } else {
+                directory.begin(AT, 2 * CELL, false);
+            }
+            let gate = Arc::new(Gate::default());
+            gate.set_sole();
+            let books = Arc::new(Mutex::new(()));
+            let other = {
+                let (gate, books, directory) = (gate.clone(), books.clone(), directory.clone());
+                thread::spawn(move || {
+                    {
+                        let _books = books.lock().unwrap();
+                        Gate::end_sole(std::iter::once(&*gate));
+                    }
+                    let _books = books.lock().unwrap();
+                    directory.end(AT).is_ok()
+                })
+            };
+            // as `Cache::keep` has it
+            let keep = || {
+                let _pass = gate.enter()?;
+                let spot = directory.spot(AT)?;
+                if small {
+                    return spot.keep_small(CLASS, gate.is_sole()).map(drop);
+                }
+                let kept = spot
+                    .look()
+                    .keep_large(AT, &Marks::of(1), gate.is_sole(), |_| true);
+                kept.map(drop)
+            };
+            let own = keep().is_some() || {
+                let _books = books.lock().unwrap();
+                directory.end(AT).is_ok()
+            };
+            assert!(own != other.join().unwrap());
+        });
+    }
 }
 
 /// A round of a tape whose blocks lie from `base` on.

@@ -334,7 +334,7 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        let site = spot.keep_small(class)?;
+        let site = spot.keep_small(class, self.gate.is_sole())?;
         self.lists.push_small(class, (at, site), self.seq());
         Some(self.gain(Piece::Small { class }))
     }
@@ -374,7 +374,7 @@ impl Cache {
     #[inline(always)]
     fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
         let most = self.most.load(Relaxed);
-        let grains = look.keep_large(at, &self.marks, |grains| grains <= most)?;
+        let grains = look.keep_large(at, &self.marks, self.gate.is_sole(), |grains| grains <= most)?;
         let site = look.site();
         put(&self.lists, Larger { at, grains, site }, self.seq());
         Some(self.gain(Piece::Large { grains }))

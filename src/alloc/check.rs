@@ -23,6 +23,7 @@ impl Heap {
         self.validate_arenas();
         self.validate_directory();
         self.validate_loans();
+        self.validate_sole();
         self.let_in(Shut::Visit);
     }
 

@@ -1,6 +1,6 @@
 //! What every thread may know of a pool's blocks without a lock: which are live, how long they are, and which of them
 //! their owner's thread may keep when they are freed. It decides between two frees of the same block, whoever comes
-//! first: a block leaves its state by a compare-and-swap.
+//! first: a block leaves its state by a compare-and-swap, or, where one thread alone calls the pool (`sole`), by a load and a store.
 //!
 //! Addresses are divided into *cells* of 32 KiB. A block outside slabs is longer than a cell, so at most one begins in
 //! each, and the cell's word says all of it. The words of the cells of a slab's run say whose it is and its class. The
@@ -203,6 +203,13 @@ fn state_in(chapter: &Chapter, number: u64) -> &AtomicU8 {
     &chapter.0[(number % STATES) as usize]
 }
 
+/// Here a state has been read that is about to be written. loom, which does not know of these, is told that others may come between.
+#[inline(always)]
+fn between() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
 /// Where the directory has what it knows of an address at which a block may begin.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot<'a> {
@@ -229,15 +236,23 @@ impl<'a> Spot<'a> {
         Look::at(word_in(self.chapter, self.number / (CELL / MIN_ALIGN)))
     }
 
-    /// A slab's block of that class is freed and kept by its thread's cache. Gives where its state is. None: its free concerns the heap,
-    /// or is a mistake.
+    /// A slab's block of that class is freed and kept by the cache of its thread, which is the `sole` one that calls the pool or not. Gives
+    /// where its state is. None: its free concerns the heap, or is a mistake.
     #[inline(always)]
-    pub fn keep_small(self, class: usize) -> Option<Site> {
+    pub fn keep_small(self, class: usize, sole: bool) -> Option<Site> {
         let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
         let state = state_in(self.chapter, self.number);
-        let changed = state.compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed);
-        changed.ok()?;
-        Some(Site::of(state))
+        let changed = match sole {
+            true => (state.load(Ordering::Relaxed) == plain).then(|| {
+                between();
+                state.store(kept, Ordering::Release);
+            }),
+            false => state
+                .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed)
+                .map(drop)
+                .ok(),
+        };
+        changed.map(|()| Site::of(state))
     }
 }
 
@@ -275,17 +290,31 @@ impl<'a> Look<'a> {
         self.word >> GRAINS_SHIFT > grains
     }
 
-    /// The grains of the block of no slab that begins at this address and is freed and kept, if it fits. None: its free concerns the
-    /// heap, or is a mistake.
+    /// The same of a block of no slab that begins at this address, if it fits: its grains.
     #[inline(always)]
-    pub fn keep_large(&self, at: u64, marks: &Marks, fits: impl FnOnce(u64) -> bool) -> Option<u64> {
+    pub fn keep_large(
+        &self,
+        at: u64,
+        marks: &Marks,
+        sole: bool,
+        fits: impl FnOnce(u64) -> bool,
+    ) -> Option<u64> {
         let Look { cell, word } = *self;
         if !marks.may_keep(word, at) || !fits(word >> GRAINS_SHIFT) {
             return None;
         }
         let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
-        cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
+        match sole {
+            // the word was read inside the gate, and nobody else changes it
+            true => {
+                between();
+                cell.store(kept, Ordering::Release);
+            }
+            false => drop(
+                cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
+                    .ok()?,
+            ),
+        }
         Some(word >> GRAINS_SHIFT)
     }
 }
@@ -538,13 +567,16 @@ mod tests {
         let directory = Directory::new().expect("addresses");
         directory.cover(at, run_bytes(now)).expect("room");
         directory.begin_run(at, seen, arena);
-        directory.begin_small(at, now);
         let spot = directory.spot(at).expect("a cell of the pool");
         assert_eq!(spot.look().class(&Marks::of(arena)), Some(seen));
-        assert_eq!(spot.keep_small(seen), None);
-        assert_eq!(directory.state(at), State::Plain, "it is live still");
-        directory.begin_small(at, seen);
-        assert_eq!(spot.keep_small(seen), directory.small(at).map(Site::of));
-        assert_eq!(directory.state(at), State::Kept);
+        for sole in [false, true] {
+            directory.begin_small(at, now);
+            assert_eq!(spot.keep_small(seen, sole), None);
+            assert_eq!(directory.state(at), State::Plain, "it is live still");
+            directory.begin_small(at, seen);
+            assert_eq!(spot.keep_small(seen, sole), directory.small(at).map(Site::of));
+            assert_eq!(directory.state(at), State::Kept);
+            assert_eq!(spot.keep_small(seen, sole), None, "a second time");
+        }
     }
 }

@@ -105,6 +105,7 @@ impl Heap {
             cache.gate.shut(Shut::Idle);
         }
         self.caches.all.push(cache.clone());
+        self.see_sole(owner);
         self.count_caches();
         Some(cache)
     }

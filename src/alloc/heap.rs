@@ -6,6 +6,7 @@
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
 use super::ahead::Ahead;
+use super::cache::ThreadId;
 use super::capture::WATCHED;
 use super::coverage::{NOBODY, Part};
 use super::directory::{Directory, State};
@@ -64,6 +65,8 @@ pub struct Heap {
     pub directory: Arc<Directory>,
     /// Caches of threads.
     pub(super) caches: Caches,
+    /// The thread that alone calls, if one does and has caches.
+    pub(super) sole: Option<ThreadId>,
     /// Arenas by index; `COMMON` first. An index is never used again.
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Arenas by timeline.
@@ -144,6 +147,7 @@ impl Heap {
         Heap {
             directory,
             caches: Caches::default(),
+            sole: None,
             space: Space::new(slot),
             pages: Pages::default(),
             windows: Windows::default(),

@@ -60,6 +60,7 @@ pub mod shape;
 pub mod sharing;
 pub mod size;
 pub mod slab;
+mod sole;
 pub mod space;
 pub mod spare;
 mod takeover;

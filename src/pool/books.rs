@@ -6,6 +6,7 @@
 //!
 //! Lock: `heap`, which most of this takes.
 
+use super::cached::this_thread;
 use super::{Named, Pool, ThreadCache};
 use crate::alloc::heap::Heap;
 use crate::alloc::order::COMMON;
@@ -39,6 +40,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn books_as_they_are(&self) -> RankedGuard<'_, Heap> {
         let mut heap = self.heap.lock();
+        heap.see_caller(this_thread);
         if heap.has_waited() {
             heap.note_wait();
         }

@@ -229,6 +229,11 @@ impl Pool {
         self.has_caches() && self.books_to_read().is_ok_and(|heap| heap.is_new())
     }
 
+    /// Is the caller the only thread that calls the pool, as far as that matters to what it keeps? (Who asks calls it.)
+    pub fn is_sole(&self) -> bool {
+        self.books_to_read().is_ok_and(|heap| heap.is_sole())
+    }
+
     /// The handle of a stream will come to mean something else.
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list
