@@ -111,8 +111,11 @@ impl Heap {
                     });
                     bytes
                 } else {
-                    // the largest power of two that fits, or a larger page if the window may be exceeded
-                    let fits = 1 << (63 - left.min(sources.page_max).leading_zeros());
+                    // all of the gap, the largest power of two that fits, or a larger page if the window may be exceeded
+                    let fits = match left.min(sources.page_whole) {
+                        whole if whole > sources.page_max => whole,
+                        _ => 1 << (63 - left.min(sources.page_max).leading_zeros()),
+                    };
                     let least = sources.page_min;
                     let ahead = fits < least && budget >= least && index + 1 == gaps.len();
                     let ahead = ahead && open.is_some_and(|window| self.room(window, at) >= least);

@@ -45,8 +45,10 @@ pub struct Sources {
     pub create: u64,
     /// Pages are created no smaller than this, if bytes and addresses allow.
     pub page_min: u64,
-    /// Pages are created no larger than this.
+    /// Pages are created no larger than this...
     pub page_max: u64,
+    /// ...unless this is more: then one is as long as the gap that it fills, up to this.
+    pub page_whole: u64,
     /// What pages that move do not suffice for is created beside the window, not in it.
     pub aside: bool,
     /// A window that leaves next to nothing over comes before a cheaper one (`exact`).
@@ -62,6 +64,7 @@ impl Sources {
         create: 0,
         page_min: 0,
         page_max: 0,
+        page_whole: 0,
         aside: true,
         exact: false,
     };

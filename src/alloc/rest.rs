@@ -124,7 +124,7 @@ pub struct Rest {
     /// What the pool needed then, or when it was left as it had grown.
     needed: u64,
     /// What it needed when it first shed memory...
-    fine_for: u64,
+    shed_for: u64,
     /// ...and how often it has.
     sheds: u32,
 }
@@ -155,7 +155,7 @@ impl Default for Rest {
             lowest: u64::MAX,
             since: 0,
             needed: 0,
-            fine_for: 0,
+            shed_for: 0,
             sheds: 0,
         }
     }
@@ -262,16 +262,20 @@ impl Rest {
 
     /// May a round begin with less memory, for what it needs?
     fn may_shed(&mut self, needed: u64) -> bool {
-        if !self.is_fine(needed) {
-            (self.fine_for, self.sheds) = (needed, 0);
+        if self.has_shed(needed) == 0 {
+            (self.shed_for, self.sheds) = (needed, 0);
         }
         self.sheds += 1;
         self.sheds <= SHEDS
     }
 
-    /// Are the pages small that a pool makes which needs so much? Larger ones had it hold too much.
-    pub fn is_fine(&self, needed: u64) -> bool {
-        needed <= self.fine_for / 4 * GROWN
+    /// How often has a pool shed memory that needs so much? Larger pages had it hold too much.
+    pub fn has_shed(&self, needed: u64) -> u32 {
+        if needed <= self.shed_for / 4 * GROWN {
+            self.sheds
+        } else {
+            0
+        }
     }
 
     /// Were most windows of this round made in states that had been there before?
@@ -354,8 +358,7 @@ impl Heap {
 
     /// Would it shed memory, if it came to rest again and again?
     pub fn will_shed(&self, ample: u64) -> bool {
-        let more = self.rest.sheds < SHEDS || !self.rest.is_fine(self.needed);
-        more && self.exceeds(ample)
+        self.rest.has_shed(self.needed) < SHEDS && self.exceeds(ample)
     }
 
     /// The work that was queued is over, and the next round may begin: what is free becomes a function of the blocks that last, since what threads

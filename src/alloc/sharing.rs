@@ -309,7 +309,7 @@ impl Heap {
     }
 
     /// Was there more than one stream in this round? All may be forgotten at its end.
-    pub(super) fn had_several_streams(&self) -> bool {
+    pub fn had_several_streams(&self) -> bool {
         self.sharing.several || self.has_several_streams()
     }
 

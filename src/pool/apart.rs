@@ -34,6 +34,7 @@ impl Pool {
             create: self.left(stats.reserved),
             page_min,
             page_max: page_min,
+            page_whole: 0,
             aside: false,
             exact: false,
         };

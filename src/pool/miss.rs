@@ -108,6 +108,7 @@ impl Pool {
             create: self.below_limit()?,
             page_min: self.backend.granularity(),
             page_max: PAGE_MAX,
+            page_whole: 0,
             aside: false,
             exact: false,
         };
@@ -273,6 +274,7 @@ impl Pool {
             create: room,
             page_min: page,
             page_max: page,
+            page_whole: 0,
             aside: false,
             exact: false,
         };

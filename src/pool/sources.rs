@@ -6,6 +6,7 @@ use super::{Pool, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::plan::Sources;
 use crate::alloc::sharing::May;
+use crate::alloc::size::round_up;
 use crate::backend::Backend;
 use crate::base::error::Error;
 use crate::config::{MemoryKind, SLACK};
@@ -22,7 +23,10 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 10;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
-/// The share for rounds that held too much, and have shed it: smaller pages lose less, but each layout takes as many more calls.
+/// As long as fewer than one of so many blocks was freed most stay, as a model's weights do, and under what stays no page moves: there a
+/// page is as long as what it is made for, up to this share of what the pool needs.
+const STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
+/// The share for rounds that held too much, and have shed it twice: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
 const PAGE_SHARE_NEAR: u64 = 2048;
@@ -46,6 +50,8 @@ pub(super) struct Room {
     limit: u64,
     page_min: u64,
     page_max: u64,
+    /// A page may be as long as what it is made for, up to so many bytes.
+    page_whole: u64,
     /// Windows that leave next to nothing over come first.
     exact: bool,
 }
@@ -61,6 +67,7 @@ impl Pool {
         let wake = Sources {
             page_min: room.page_min,
             page_max: room.page_max,
+            page_whole: room.page_whole,
             exact: room.exact,
             ..Sources::WAKE
         };
@@ -139,16 +146,39 @@ impl Pool {
         let slot = self.backend.granularity();
         let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
         // requests without order would pay for small pages at every move
-        let fine = heap.rest.is_fine(peak) && !heap.leeway.is_any();
-        let (share, least, most) = match self.is_tight(peak) {
-            true => (PAGE_SHARE_NEAR, slot, slot),
-            false if fine => (PAGE_SHARE_SHED, slot, slot),
-            false if quiet => (PAGE_SHARE_QUIET, PAGE_MIN.max(slot), PAGE_MIN_QUIET.max(slot)),
-            false => (PAGE_SHARE, PAGE_MIN.max(slot), PAGE_MIN.max(slot)),
+        let sheds = if heap.leeway.is_any() {
+            0
+        } else {
+            heap.rest.has_shed(peak)
+        };
+        let least = PAGE_MIN.max(slot);
+        let (share, least, most) = match (self.is_tight(peak), sheds) {
+            (true, _) => (PAGE_SHARE_NEAR, slot, slot),
+            (_, 0) if quiet => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
+            (_, 0) => (PAGE_SHARE, least, least),
+            (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (PAGE_SHARE, least, least),
+            _ => (PAGE_SHARE_SHED, slot, slot),
         };
         let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
         let largest = 1 << (63 - largest.leading_zeros());
         (largest.min(most), largest)
+    }
+
+    /// The longest page that it makes as long as what it is for; 0: none. Where there is less slack than usual, of which the ends of such
+    /// pages take more, there is none.
+    fn longest_whole(&self, peak: u64, heap: &Heap) -> u64 {
+        let moves = heap.stats.pages_moved * QUIET > self.backend.creates.load(Ordering::Relaxed);
+        if moves
+            || heap.had_several_streams()
+            || self.is_tight(peak)
+            || self.config.slack < SLACK
+            || heap.rest.has_shed(peak) > 0
+        {
+            return 0;
+        }
+        let stays = |&&(part, _): &&(u64, u64)| heap.stats.frees * part < heap.stats.allocations;
+        let share = STAYING.iter().find(stays).map(|&(_, share)| share);
+        share.map_or(0, |share| round_up(peak / share, self.backend.granularity()))
     }
 
     /// What rounds that need so much may hold without a doubt that they could do with less. To page-lock memory anew costs too
@@ -266,6 +296,7 @@ impl Pool {
             limit,
             page_min: least,
             page_max: largest,
+            page_whole: self.longest_whole(peak, &heap),
             exact: tight,
         })
     }
