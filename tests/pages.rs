@@ -92,9 +92,9 @@ fn where_blocks_come_back_pages_are_smaller() {
 
 /// Nor are there such pages where memory matters more than time, or where streams pass it on to each other.
 #[test]
-fn near_a_limit_and_with_several_streams_pages_are_smaller() {
+fn below_a_limit_and_with_several_streams_pages_are_smaller() {
     let limited = Config {
-        max_bytes: 4096 * M,
+        max_bytes: 16384 * M,
         ..config()
     };
     let made = model(limited).alloc(22 * M);

@@ -164,13 +164,14 @@ impl Pool {
         (largest.min(most), largest)
     }
 
-    /// The longest page that it makes as long as what it is for; 0: none. Where there is less slack than usual, of which the ends of such
-    /// pages take more, there is none.
+    /// The longest page that it makes as long as what it is for; 0: none. There is none below a limit, where what the ends of such pages
+    /// take would be missing in the end, nor where there is less slack than usual, of which they take more.
     fn longest_whole(&self, peak: u64, heap: &Heap) -> u64 {
         let moves = heap.stats.pages_moved * QUIET > self.backend.creates.load(Ordering::Relaxed);
         if moves
             || heap.had_several_streams()
-            || self.is_tight(peak)
+            || self.config.max_bytes != 0
+            || self.pressure.is_short()
             || self.config.slack < SLACK
             || heap.rest.has_shed(peak) > 0
         {
