@@ -5,7 +5,7 @@ mod common;
 use common::cached::{STREAM, alloc, cache, free, keep_quick, pool};
 use common::random::Random;
 use common::{K, M, config};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
@@ -67,16 +67,23 @@ fn of_two_frees_at_once_one_is_right_when_the_second_thread_comes() {
         let cache = cache(&pool);
         let all = blocks(&pool, &cache, random);
         let from = random.below(all.len() as u64) as usize;
-        let together = Barrier::new(2);
+        let arrived = AtomicU32::new(0);
+        // within nanoseconds, which a barrier that sleeps is not
+        let together = || {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            while arrived.load(Ordering::Acquire) < 2 {
+                thread::yield_now();
+            }
+        };
         let (own, other) = thread::scope(|scope| {
             let other = scope.spawn(|| {
-                together.wait();
+                together();
                 all[from..]
                     .iter()
                     .map(|&at| pool.free(at, STREAM).is_ok())
                     .collect::<Vec<_>>()
             });
-            together.wait();
+            together();
             let quick = |at| cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
             let own: Vec<_> = all
                 .iter()
