@@ -269,6 +269,12 @@ impl Rest {
         self.sheds <= SHEDS
     }
 
+    /// A round begins with less memory.
+    #[cfg(test)]
+    pub fn shed(&mut self, needed: u64) {
+        assert!(self.may_shed(needed), "once too often");
+    }
+
     /// How often has a pool shed memory that needs so much? Larger pages had it hold too much.
     pub fn has_shed(&self, needed: u64) -> u32 {
         if needed <= self.shed_for / 4 * GROWN {

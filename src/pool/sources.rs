@@ -302,3 +302,36 @@ impl Pool {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::counting::Counting;
+    use crate::base::units::StreamHandle;
+    use crate::config::Config;
+
+    const M: u64 = 1 << 20;
+
+    /// The first time as small as where they move, and small only when that was not enough, or where little is needed.
+    #[test]
+    fn pages_are_smaller_each_time_that_rounds_have_shed() {
+        let config = Config {
+            memory: MemoryKind::Host,
+            ..Config::default()
+        };
+        for (need, sizes) in [(4096 * M, [16, 8, 2]), (600 * M, [8, 2, 2])] {
+            let pool = Pool::new(config.clone(), Counting::new(true)).expect("a pool");
+            pool.alloc(M, 0, StreamHandle(0)).expect("memory, which stays");
+            let mut heap = pool.books().expect("its books");
+            for (times, size) in sizes.into_iter().enumerate() {
+                let is = pool.page_sizes(need, &heap);
+                assert_eq!(is, (size * M, size * M), "{need} B, shed {times} times");
+                assert_eq!(pool.longest_whole(need, &heap) > 0, times == 0);
+                if times < 2 {
+                    heap.rest.shed(need);
+                }
+            }
+            assert_eq!(heap.rest.has_shed(2 * need), 0, "it has grown");
+        }
+    }
+}
