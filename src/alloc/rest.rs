@@ -10,7 +10,7 @@
 //!
 //! Rounds that need no more than the ones before while the pool holds more than it may lose too much at the ends of
 //! pages, or hold what only their first layouts needed. Then the pool *sheds*: what is free beyond what it may hold
-//! goes back, with all pages that are too large, and what the next round needs it makes in small ones.
+//! goes back, with all pages that are too large, and what the next round needs it makes in smaller ones.
 //!
 //! Invariants: `below` is 0 unless pages have moved since the last rest with nothing in use; `watch` is the larger one
 //! of `low` and `below`.
