@@ -141,10 +141,14 @@ impl Pool {
         heap.is_crowded() || self.pressure.is_short() && self.is_tight(heap.needed)
     }
 
+    /// Do pages hardly ever move?
+    fn is_quiet(&self, heap: &Heap) -> bool {
+        heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed)
+    }
+
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
     pub(super) fn page_sizes(&self, peak: u64, heap: &Heap) -> (u64, u64) {
         let slot = self.backend.granularity();
-        let quiet = heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed);
         // requests without order would pay for small pages at every move
         let sheds = if heap.leeway.is_any() {
             0
@@ -154,7 +158,7 @@ impl Pool {
         let least = PAGE_MIN.max(slot);
         let (share, least, most) = match (self.is_tight(peak), sheds) {
             (true, _) => (PAGE_SHARE_NEAR, slot, slot),
-            (_, 0) if quiet => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
+            (_, 0) if self.is_quiet(heap) => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
             (_, 0) => (PAGE_SHARE, least, least),
             (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (PAGE_SHARE, least, least),
             _ => (PAGE_SHARE_SHED, slot, slot),
@@ -167,8 +171,7 @@ impl Pool {
     /// The longest page that it makes as long as what it is for; 0: none. There is none below a limit, where what the ends of such pages
     /// take would be missing in the end, nor where there is less slack than usual, of which they take more.
     fn longest_whole(&self, peak: u64, heap: &Heap) -> u64 {
-        let moves = heap.stats.pages_moved * QUIET > self.backend.creates.load(Ordering::Relaxed);
-        if moves
+        if !self.is_quiet(heap)
             || heap.had_several_streams()
             || self.config.max_bytes != 0
             || self.pressure.is_short()
