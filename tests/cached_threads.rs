@@ -128,6 +128,34 @@ fn batches_are_served_from_what_was_handed_over() {
     assert!(seen.len() < 600, "{} places for 64 blocks at a time", seen.len());
 }
 
+/// Blocks come and go in all caches while others read the figures: nobody ever sees more frees than allocations.
+#[test]
+fn no_block_is_freed_before_it_is_allocated_whenever_one_looks() {
+    const OPEN: usize = 8;
+    let pool = pool(config());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let caches: Vec<_> = (0..OPEN).map(|_| cache(&pool)).collect();
+                for call in 0.. {
+                    let from = call % OPEN;
+                    let at = alloc(&pool, &caches[from], 1000).expect("memory");
+                    free(&pool, &caches[(from + 1) % OPEN], at).expect("a live block");
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let read = (0..20_000).map(|_| pool.stats().expect("stats"));
+        let wrong: Vec<_> = read.filter(|stats| stats.frees > stats.allocations).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(wrong.is_empty(), "{} of 20,000: {:?}", wrong.len(), wrong[0]);
+    });
+    pool.validate();
+}
+
 /// Producers and consumers on one stream, threads that end and others that come, while memory is taken back and all equations are checked:
 /// no two blocks overlap, and nothing is left.
 #[test]

@@ -29,13 +29,13 @@ use super::tape::{NO_PART, Tape};
 use crate::backend::sparse::Site;
 use crate::base::units::{Addr, StreamHandle};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Names a thread of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub u64);
 
-/// What a cache has done since it was opened.
+/// What caches have done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Blocks handed out.
@@ -404,7 +404,7 @@ impl Cache {
         let bytes = piece.bytes();
         self.bytes
             .store(self.bytes.load(Relaxed).wrapping_add(bytes), Relaxed);
-        add(&self.kept, 1);
+        self.kept.store(self.kept.load(Relaxed).wrapping_add(1), Release); // see `kept`
         bytes
     }
 
@@ -509,7 +509,7 @@ impl Cache {
 
     /// Blocks kept.
     pub fn count(&self) -> u64 {
-        let Counts { taken, kept } = self.counts();
+        let (kept, taken) = (self.kept(), self.taken());
         let count = kept.wrapping_sub(taken).wrapping_add(self.moved.load(Relaxed));
         count.cast_signed().max(0).cast_unsigned() // the three are not read at the same moment
     }
@@ -521,12 +521,14 @@ impl Cache {
         low
     }
 
-    /// What was done so far.
-    pub fn counts(&self) -> Counts {
-        Counts {
-            taken: self.taken.load(Relaxed),
-            kept: self.kept.load(Relaxed),
-        }
+    /// Blocks handed out since it was opened.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
+    }
+
+    /// Blocks kept when they were freed, since then. Whoever asks for it sees all that was handed out before.
+    pub fn kept(&self) -> u64 {
+        self.kept.load(Acquire)
     }
 
     /// All kept blocks. The caller has the gate shut.

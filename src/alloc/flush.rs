@@ -14,6 +14,7 @@ use super::limits::Limits;
 use super::lists::Kept;
 use super::node::NodeId;
 use super::order::COMMON;
+use super::rounds::Calls;
 use super::space::Found;
 use super::turns::Turns;
 use crate::base::units::StreamHandle;
@@ -191,10 +192,9 @@ impl Heap {
         Gate::shut_out(iter::once(&cache.gate), Shut::Ended);
         self.flush_cache(cache, &mut |_| false);
         self.close_depot(cache.arena);
-        let counts = cache.counts();
         let closed = &mut self.caches.closed;
-        closed.taken = closed.taken.wrapping_add(counts.taken);
-        closed.kept = closed.kept.wrapping_add(counts.kept);
+        closed.taken = closed.taken.wrapping_add(cache.taken());
+        closed.kept = closed.kept.wrapping_add(cache.kept());
         let unnumbered = self.kept_for(cache.arena) != self.arena(cache.arena).kept;
         let stream = self.arena_mut(cache.arena);
         if unnumbered {
@@ -202,7 +202,7 @@ impl Heap {
             stream.advance();
         }
         stream.caches -= 1;
-        stream.kept = stream.kept.wrapping_sub(counts.kept);
+        stream.kept = stream.kept.wrapping_sub(cache.kept());
         self.caches.all.swap_remove(index);
         self.count_caches();
     }
@@ -318,7 +318,7 @@ impl Heap {
     /// Blocks that the caches for a stream have kept since they were opened. One that a batch took and put back is not counted.
     pub(super) fn kept_for(&self, arena: u32) -> u64 {
         let caches = self.caches.all.iter().filter(|cache| cache.arena == arena);
-        caches.map(|cache| cache.counts().kept).fold(0, u64::wrapping_add)
+        caches.map(|cache| cache.kept()).fold(0, u64::wrapping_add)
     }
 
     fn of_interest(&self, wanted: impl Fn(&Cache) -> bool) -> Vec<Arc<Cache>> {
@@ -533,26 +533,31 @@ impl Heap {
         (self.caches.high, self.caches.seen) = (self.stats.used, self.stats.used);
     }
 
-    /// What caches have done.
+    /// Of all caches, with those that were closed.
+    fn count(&self, closed: u64, of: impl Fn(&Cache) -> u64) -> u64 {
+        let each = self.caches.all.iter().map(|cache| of(cache));
+        each.fold(closed, u64::wrapping_add)
+    }
+
+    /// What caches have done. What all kept is read before what any handed out: a block may come and go meanwhile, and none was freed that
+    /// was not allocated before, be it from another cache.
     fn counts(&self) -> Counts {
-        let mut counts = self.caches.closed;
-        for cache in &self.caches.all {
-            let each = cache.counts();
-            counts.taken = counts.taken.wrapping_add(each.taken);
-            counts.kept = counts.kept.wrapping_add(each.kept);
+        let kept = self.count(self.caches.closed.kept, Cache::kept);
+        let taken = self.count(self.caches.closed.taken, Cache::taken);
+        Counts { taken, kept }
+    }
+
+    fn calls_with(&self, caches: Counts) -> Calls {
+        let freed = self.stats.frees.wrapping_add(caches.kept);
+        Calls {
+            allocs: self.stats.allocations.wrapping_add(caches.taken),
+            frees: freed.wrapping_sub(self.caches.flushed),
         }
-        counts
     }
 
-    /// Frees that the program has made.
-    pub fn frees(&self) -> u64 {
-        let freed = self.stats.frees.wrapping_add(self.counts().kept);
-        freed.wrapping_sub(self.caches.flushed)
-    }
-
-    /// Allocations that the program has made.
-    pub fn allocations(&self) -> u64 {
-        self.stats.allocations.wrapping_add(self.counts().taken)
+    /// Allocations and frees that the program has made.
+    pub fn calls(&self) -> Calls {
+        self.calls_with(self.counts())
     }
 
     /// The figures as the program sees them.
@@ -566,9 +571,9 @@ impl Heap {
         stats.used -= kept;
         stats.cached += kept;
         // a batch that is taken back may take back more than was taken
-        stats.allocations = stats.allocations.wrapping_add(counts.taken);
         stats.hits = stats.hits.wrapping_add(counts.taken);
-        stats.frees = self.frees();
+        let Calls { allocs, frees } = self.calls_with(counts);
+        (stats.allocations, stats.frees) = (allocs, frees);
         if self.replay.is_on() {
             self.add_replayed(&mut stats);
         }

@@ -69,8 +69,7 @@ impl Cache {
 
     /// Does its owner free what others allocate?
     pub fn hardly_allocates(&self) -> bool {
-        let counts = self.counts();
-        counts.taken < counts.kept / 2
+        self.taken() < self.kept() / 2
     }
 
     /// Half of what it has more than another cache for the same stream, of each length, goes there, as far as there are places. The

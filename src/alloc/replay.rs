@@ -145,13 +145,6 @@ impl Replay {
 }
 
 impl Heap {
-    pub(super) fn calls(&self) -> Calls {
-        Calls {
-            allocs: self.allocations(),
-            frees: self.frees(),
-        }
-    }
-
     /// Has nothing been called?
     pub fn is_new(&self) -> bool {
         self.calls().all() == 0

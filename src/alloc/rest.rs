@@ -449,7 +449,7 @@ impl Heap {
             let used = self.used_now();
             self.rest.moved(woken, mapped, pages, used, self.needed);
             if mapped > 0 {
-                self.rest.count_mapped(mapped, self.allocations());
+                self.rest.count_mapped(mapped, self.calls().allocs);
             }
             self.rest.windows += 1;
             self.rest.known += u64::from(plan.known);
