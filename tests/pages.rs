@@ -90,6 +90,22 @@ fn where_blocks_come_back_pages_are_smaller() {
     assert!(made > 1, "{made} pages");
 }
 
+/// But as long as what they are made for all the same.
+#[test]
+fn where_blocks_come_back_pages_are_as_long_as_what_they_are_for() {
+    let mut rig = Rig::new(config());
+    for _ in 0..60 {
+        rig.alloc(200 * M);
+    }
+    for _ in 0..70 {
+        rig.free_on(STREAM);
+        rig.alloc(200 * M);
+    }
+    let before = rig.reserved();
+    assert_eq!(rig.alloc(44 * M), 1);
+    assert_eq!(rig.reserved() - before, 44 * M);
+}
+
 /// Nor are there such pages where memory matters more than time, or where streams pass it on to each other.
 #[test]
 fn below_a_limit_and_with_several_streams_pages_are_smaller() {

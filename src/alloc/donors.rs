@@ -111,10 +111,10 @@ impl Heap {
                     });
                     bytes
                 } else {
-                    // all of the gap, the largest power of two that fits, or a larger page if the window may be exceeded
+                    // all of the gap, or the largest power of two that fits; or a larger page if the window may be exceeded
                     let fits = match left.min(sources.page_whole) {
-                        whole if whole > sources.page_max => whole,
-                        _ => 1 << (63 - left.min(sources.page_max).leading_zeros()),
+                        0 => 1 << (63 - left.min(sources.page_max).leading_zeros()),
+                        whole => whole,
                     };
                     let least = sources.page_min;
                     let ahead = fits < least && budget >= least && index + 1 == gaps.len();

@@ -45,9 +45,9 @@ pub struct Sources {
     pub create: u64,
     /// Pages are created no smaller than this, if bytes and addresses allow.
     pub page_min: u64,
-    /// Pages are created no larger than this...
+    /// Pages are powers of two no larger than this...
     pub page_max: u64,
-    /// ...unless this is more: then one is as long as the gap that it fills, up to this.
+    /// ...unless this is not 0: then one is as long as the gap that it fills, up to this.
     pub page_whole: u64,
     /// What pages that move do not suffice for is created beside the window, not in it.
     pub aside: bool,
