@@ -8,6 +8,11 @@ use super::tape::{Progress, Step};
 use crate::observe::stats::Stats;
 
 impl Heap {
+    /// Has nothing been called?
+    pub fn is_new(&self) -> bool {
+        self.calls().all() == 0
+    }
+
     /// So many calls were replayed.
     pub(super) fn replayed_calls(&self) -> u64 {
         let progress = self.replay.tape.progress().unwrap_or_default();

@@ -110,14 +110,9 @@ impl First {
         made < STEPS as u64
     }
 
-    /// May these calls come again as a whole, now that all blocks have gone? They may only where the pool is `settled`.
-    pub fn is_round(&mut self, settled: &dyn Fn() -> bool) -> bool {
-        let made = self.notes.len();
-        let is = self.live == 0 && made >= LAST.max(2 * self.guessed) && settled();
-        if is {
-            self.guessed = made;
-        }
-        is
+    /// May these calls come again as a whole, now that all blocks have gone?
+    pub fn may_be_round(&self) -> bool {
+        self.live == 0 && self.notes.len() >= LAST.max(2 * self.guessed)
     }
 
     /// Have rounds of about so many calls, or some that take turns, come so often that they, rather than all calls, will come again?
@@ -132,9 +127,10 @@ impl First {
         rounds.any(|round| came_again(&self.notes, round as usize))
     }
 
-    /// All calls, each with its block and when that came. None: there were others.
-    pub fn take_notes(&mut self) -> Option<VecDeque<Note>> {
+    /// They are taken for a round: all calls, each with its block and when that came. None: there were others.
+    pub fn guess(&mut self) -> Option<VecDeque<Note>> {
         let mut notes = std::mem::take(&mut self.notes);
+        self.guessed = notes.len();
         let mut came = FxHashMap::default();
         for number in 0..notes.len() {
             let note = notes[number];
@@ -193,7 +189,6 @@ mod tests {
     use super::*;
 
     const NONE: Changes = Changes { made: 0, removed: 0 };
-    const SETTLED: &dyn Fn() -> bool = &|| true;
     const BLOCK: Extent = Extent {
         bytes: 512,
         slab: Some(0),
@@ -214,12 +209,12 @@ mod tests {
         let mut first = First::new(NONE);
         all_but_one(&mut first, 10);
         first.free(0, BLOCK, 0);
-        assert!(!first.is_round(SETTLED), "too few");
+        assert!(!first.may_be_round(), "too few");
         all_but_one(&mut first, 100);
-        assert!(!first.is_round(SETTLED), "one is in use");
+        assert!(!first.may_be_round(), "one is in use");
         first.free(0, BLOCK, 0);
-        assert!(first.is_round(SETTLED) && first.goes_on(0, NONE));
-        let notes = first.take_notes().expect("all that were made");
+        assert!(first.may_be_round() && first.goes_on(0, NONE));
+        let notes = first.guess().expect("all that were made");
         assert_eq!(notes.len() as u64, 2 * (10 + 100));
         assert!(notes.iter().all(|note| note.block() == BLOCK));
         assert_eq!(
@@ -229,7 +224,7 @@ mod tests {
         );
         // half of them come again, and then others
         first.resume(notes, 110);
-        assert!(!first.is_round(SETTLED), "some are in use");
+        assert!(!first.may_be_round(), "some are in use");
         for at in 0..90 {
             first.free(99 - at, BLOCK, 0);
         }
@@ -277,9 +272,9 @@ mod tests {
         for _ in 0..200 {
             first.alloc(1, 1, 0);
             first.free(1, BLOCK, 0);
-            if first.is_round(SETTLED) {
+            if first.may_be_round() {
                 guesses.push(first.made());
-                let notes = first.take_notes().expect("all that were made");
+                let notes = first.guess().expect("all that were made");
                 first.resume(notes, 0);
             }
         }

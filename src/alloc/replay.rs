@@ -145,11 +145,6 @@ impl Replay {
 }
 
 impl Heap {
-    /// Has nothing been called?
-    pub fn is_new(&self) -> bool {
-        self.calls().all() == 0
-    }
-
     /// An allocation that the cache did not serve, and no tape: does a round begin?
     #[inline(always)]
     pub fn watch_rounds(&mut self, own: Option<&Arc<Cache>>) {
@@ -320,7 +315,7 @@ impl Heap {
         &mut self,
         own: Option<&Arc<Cache>>,
         bytes: u64,
-        ample: u64,
+        ample: &dyn Fn(&Heap) -> u64,
         settled: &dyn Fn() -> bool,
     ) -> Option<u64> {
         let own = self.taped(own)?;
@@ -369,16 +364,22 @@ impl Heap {
     }
 
     /// Before a recorded allocation: can what was recorded be replayed?
-    fn consider_tape(&mut self, own: &Arc<Cache>, ample: u64, settled: &dyn Fn() -> bool) {
-        let sheds = self.will_shed(ample); // what is replayed sheds nothing any more
-        self.consider_first(own, sheds, settled);
+    fn consider_tape(&mut self, own: &Arc<Cache>, ample: &dyn Fn(&Heap) -> u64, settled: &dyn Fn() -> bool) {
+        let sheds = |heap: &Heap| heap.will_shed(ample(heap)); // what is replayed sheds nothing any more
+        self.consider_first(own, &sheds, settled);
         if self.replay.way == Way::Recording && self.replay.records_round() {
+            let sheds = sheds(self);
             self.consider_recording(own, sheds, settled);
         }
     }
 
     /// The same of all calls so far.
-    fn consider_first(&mut self, own: &Arc<Cache>, sheds: bool, settled: &dyn Fn() -> bool) {
+    fn consider_first(
+        &mut self,
+        own: &Arc<Cache>,
+        sheds: &dyn Fn(&Heap) -> bool,
+        settled: &dyn Fn() -> bool,
+    ) {
         let (crowded, of_heap) = (self.is_crowded(), self.stats.allocations);
         let Some(first) = &mut self.replay.first else {
             return;
@@ -386,9 +387,13 @@ impl Heap {
         if crowded || !first.goes_on(of_heap, self.pages.changes) {
             return self.forget_first();
         }
-        if !sheds && first.is_round(settled) {
+        if first.may_be_round()
+            && !sheds(self)
+            && settled()
+            && let Some(first) = &mut self.replay.first
+        {
             let made = first.made();
-            let notes = first.take_notes();
+            let notes = first.guess();
             let noted = self.is_all_noted(own, Calls::default(), made);
             let touches = |notes| Some((self.touches_apart(&notes)?, notes));
             match notes.filter(|_| noted).and_then(touches) {
@@ -489,7 +494,7 @@ impl Heap {
         match self.replay.way {
             Way::Watching => None,
             Way::Recording => {
-                let bytes = self.record_free(Some(own), at, true)?;
+                let bytes = self.record_free(own, at, true)?;
                 Some((bytes, self.cover_kept(own.arena)))
             }
             Way::Replaying => {
@@ -500,8 +505,7 @@ impl Heap {
     }
 
     /// Notes a free while calls are recorded. Gives the block's bytes if the cache has kept it, which it `may`.
-    fn record_free(&mut self, own: Option<&Arc<Cache>>, at: u64, may: bool) -> Option<u64> {
-        let own = self.taped(own)?;
+    fn record_free(&mut self, own: &Cache, at: u64, may: bool) -> Option<u64> {
         // whoever frees what is no block will hear of it
         let block = self.find_block(at).ok()?;
         let extent = self.extent_of(block);
@@ -530,7 +534,10 @@ impl Heap {
             .find(|own| own.arena == arena && own.owner == thread);
         match (own.cloned(), self.replay.is_on()) {
             (Some(own), true) => Some(self.replay.tape.free_heard(own.part(), at)?.0),
-            (own, _) => self.record_free(own.as_ref(), at, !self.has_several_streams()),
+            (own, _) => {
+                let own = self.taped(own.as_ref())?;
+                self.record_free(own, at, !self.has_several_streams())
+            }
         }
     }
 

@@ -51,12 +51,14 @@ impl Pool {
         }
         let own = own.filter(|own| align == 0 && own.is_of(stream) && !own.is_ended());
         let own = own.map(|own| &own.cache);
-        if let Some(own) = own {
+        if let Some(own) = own
+            && heap.replay.is_on()
+        {
             heap = self.see_idle(heap, own, bytes);
         }
-        let ample = self.ample_for(&heap);
+        let ample = |heap: &Heap| self.ample_for(heap);
         let settled = || !self.grow.is_taken();
-        let call = |heap: &mut Heap| heap.alloc_taped(own, bytes, ample, &settled);
+        let call = |heap: &mut Heap| heap.alloc_taped(own, bytes, &ample, &settled);
         let mut at = call(&mut heap);
         if at.is_none() && heap.replay.is_on() {
             // it may have begun just now
