@@ -27,6 +27,7 @@ pub struct Range {
     pub bytes: u64,
     /// Its first node.
     pub first: NodeId,
+    /// The complement of each slot's mapping: of one that none backs it is 0, memory from the system that is not there until it is written.
     slots: Vec<u32>,
     /// The entry of each window that has one; of another it is whatever it was, at first memory that is zero from the system and is
     /// not there until it is written.
@@ -110,7 +111,7 @@ impl Space {
                 base,
                 bytes,
                 first,
-                slots: vec![NIL; (bytes / self.slot) as usize],
+                slots: vec![!NIL; (bytes / self.slot) as usize],
                 entries: vec![0; windows],
                 named: BitTree::new(windows),
             },
@@ -141,12 +142,12 @@ impl Space {
     /// The mapping that backs the slot at an address of the pool, NIL if none.
     pub fn mapping_at(&self, at: u64) -> u32 {
         let range = &self.ranges[self.range_of(at).expect("an address of the pool")];
-        range.slots[((at - range.base) / self.slot) as usize]
+        !range.slots[((at - range.base) / self.slot) as usize]
     }
 
     /// Slots of a range that some mapping backs.
     pub(super) fn mapped_slots(range: &Range) -> u64 {
-        range.slots.iter().filter(|&&mapping| mapping != NIL).count() as u64
+        range.slots.iter().filter(|&&mapping| !mapping != NIL).count() as u64
     }
 
     /// Sets the mapping of the slots of `[at, at + bytes)`.
@@ -154,7 +155,7 @@ impl Space {
         let slot = self.slot;
         let range = self.range_mut(at);
         let first = ((at - range.base) / slot) as usize;
-        range.slots[first..first + (bytes / slot) as usize].fill(mapping);
+        range.slots[first..first + (bytes / slot) as usize].fill(!mapping);
     }
 
     /// The node at an address, in a bounded number of steps.
