@@ -96,7 +96,7 @@ static inline void gate_wait(void *arg) {
 
 static inline void queue_gate(weir_stream stream, gate *g) { stream_queue(stream, gate_wait, g); }
 
-/* Opens a gate from another thread after a while, for calls that may wait. */
+/* Opens a gate from another thread after a while, unless somebody opens it before, for calls that may wait. */
 typedef struct {
     gate *gate;
     long ms;
@@ -105,7 +105,9 @@ typedef struct {
 
 static inline void *opener_main(void *arg) {
     opener *o = (opener *)arg;
-    pause_ms(o->ms);
+    for (long ms = 0; ms < o->ms && !atomic_load(&o->gate->open); ms++) {
+        pause_ms(1);
+    }
     atomic_store(&o->gate->open, 1);
     return NULL;
 }
