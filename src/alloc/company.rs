@@ -210,7 +210,7 @@ impl Company {
 
 impl Heap {
     /// Are these calls of the streams whose calls are recorded or replayed?
-    pub(super) fn is_member(&self, stream: u32) -> bool {
+    pub fn is_member(&self, stream: u32) -> bool {
         self.replay.company.part_of(stream).is_some()
     }
 

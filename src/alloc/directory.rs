@@ -391,6 +391,17 @@ impl Directory {
         }
     }
 
+    /// Bytes of the block outside slabs that begins at an address, if there is one and no cache keeps it.
+    pub fn large_bytes(&self, at: u64) -> Option<u64> {
+        match self.place(at)? {
+            Place::Large(_, word) => match state((word & STATE) >> STATE_SHIFT) {
+                State::Plain | State::Special => Some((word >> GRAINS_SHIFT) * GRAIN),
+                State::Gone | State::Kept => None,
+            },
+            Place::Small(..) => None,
+        }
+    }
+
     /// What it has of an address at which a block may begin.
     #[inline(always)]
     pub fn spot(&self, at: u64) -> Option<Spot<'_>> {

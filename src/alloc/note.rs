@@ -3,6 +3,7 @@
 //! No lock of its own: the heap's.
 
 use super::directory::Piece;
+use super::heap::{Block, Heap};
 use super::rounds::Calls;
 use super::size::{GRAIN, class_of};
 use super::tape::{Progress, Step};
@@ -32,6 +33,22 @@ impl Extent {
                 grains: self.bytes / GRAIN,
             },
         }
+    }
+}
+
+impl Heap {
+    /// The live block that begins at an address, if one does.
+    pub(super) fn extent_at(&self, at: u64) -> Option<Extent> {
+        if let Some(bytes) = self.directory.large_bytes(at) {
+            return Some(Extent { bytes, slab: None });
+        }
+        let block = self.find_block(at).ok()?;
+        let slab = match block {
+            Block::Large(_) => None, // its address is not the node's
+            Block::Small(slab, _) => Some(self.slabs.get(slab).base),
+        };
+        let bytes = self.block_bytes(block);
+        Some(Extent { bytes, slab })
     }
 }
 

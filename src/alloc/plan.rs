@@ -145,8 +145,10 @@ impl Heap {
         if self.apart {
             return self.plan_page(len, align, sources);
         }
-        if self.free_for(stream).saturating_add(sources.create) < len {
-            return None; // before hundreds of windows are looked at in vain
+        // before hundreds of windows are looked at in vain
+        let hopeless = !sources.maps() && self.space.holes.is_empty();
+        if hopeless || self.free_for(stream).saturating_add(sources.create) < len {
+            return None;
         }
         if sources.join {
             let (window, fills) = self.choose_join(len, align, stream, sources)?;

@@ -28,7 +28,7 @@ use super::company::{Begins, Company};
 use super::first::First;
 use super::gate::Shut;
 use super::guests::Guests;
-use super::heap::{Block, Heap};
+use super::heap::Heap;
 use super::lists::LONG;
 use super::note::Extent;
 use super::order::COMMON;
@@ -464,20 +464,10 @@ impl Heap {
                 first.alloc(at, bytes, part);
             }
             if self.replay.records_round() {
-                let block = self.find_block(at).expect("it was handed out");
-                let extent = self.extent_of(block);
+                let extent = self.extent_at(at).expect("it was handed out");
                 self.note(Step::Alloc { bytes, at }, part, extent);
             }
         }
-    }
-
-    fn extent_of(&self, block: Block) -> Extent {
-        let slab = match block {
-            Block::Large(_) => None,
-            Block::Small(slab, _) => Some(self.slabs.get(slab).base),
-        };
-        let bytes = self.block_bytes(block);
-        Extent { bytes, slab }
     }
 
     /// Of a round.
@@ -506,9 +496,7 @@ impl Heap {
 
     /// Notes a free while calls are recorded. Gives the block's bytes if the cache has kept it, which it `may`.
     fn record_free(&mut self, own: &Cache, at: u64, may: bool) -> Option<u64> {
-        // whoever frees what is no block will hear of it
-        let block = self.find_block(at).ok()?;
-        let extent = self.extent_of(block);
+        let extent = self.extent_at(at)?; // whoever frees what is no block will hear of it
         let part = self.replay.company.part_of(own.arena)?;
         if let Some(first) = &mut self.replay.first {
             first.free(at, extent, part);

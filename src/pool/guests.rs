@@ -13,14 +13,16 @@ use std::sync::atomic::Ordering;
 impl Pool {
     /// A call while calls are recorded or replayed: the arena of its stream, if it is none of these.
     pub(super) fn guest(&self, heap: &mut Heap, own: Option<&ThreadCache>, stream: &Named) -> Option<u32> {
+        let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
+        let known = own.map(|own| own.cache.arena);
+        if known.is_some_and(|arena| heap.is_member(arena)) {
+            return None;
+        }
         let line = stream.line.filter(|line| line.capture.is_none())?;
         if self.ended.load(Ordering::Relaxed) {
             return None;
         }
-        let known = match own {
-            Some(own) if own.is_of(stream) && !own.is_ended() => Some(own.cache.arena),
-            _ => heap.known_stream(line),
-        };
+        let known = known.or_else(|| heap.known_stream(line));
         let index = match known {
             Some(index) => index,
             None => {
