@@ -23,12 +23,11 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 10;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
-/// Where one stream is at work, and nothing is short, a page is as long as what it is made for, up to a share of what the pool needs. As long
-/// as fewer than one of so many blocks was freed most stay, as a model's weights do, and under what stays no page moves...
-const WHOLE_STAYING: [(u64, u64); 3] = [(16, 48), (4, 120), (2, 192)];
-/// ...and the share for what comes back, where pages hardly ever move, and where they do.
-const WHOLE_QUIET: u64 = 256;
-const WHOLE_MOVING: u64 = 704;
+/// There a page is as long as what it is made for, if one stream alone is at work and nothing is short: up to this share of what the pool
+/// needs as long as fewer than one of so many blocks was freed, since most stay then, as a model's weights do...
+const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
+/// ...and up to this from then on.
+const WHOLE: u64 = 256;
 /// The share for rounds that held too much, and have shed it twice: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
@@ -171,11 +170,12 @@ impl Pool {
         (largest.min(most), largest)
     }
 
-    /// The longest page that it makes as long as what it is for; 0: none. There is none below a limit, where what the ends of such pages
-    /// take would be missing in the end, nor where there is less slack than usual, of which they take more. Nor of several streams, which
-    /// pass on to each other the pages that are wholly free.
+    /// The longest page that it makes as long as what it is for; 0: none. There is none where pages move, nor below a limit, where what the
+    /// ends of such pages take would be missing in the end, nor where there is less slack than usual, of which they take more. Nor of several
+    /// streams, which pass on to each other the pages that are wholly free.
     fn longest_whole(&self, peak: u64, heap: &Heap) -> u64 {
-        if heap.had_several_streams()
+        if !self.is_quiet(heap)
+            || heap.had_several_streams()
             || self.config.max_bytes != 0
             || self.pressure.is_short()
             || self.config.slack < SLACK
@@ -183,16 +183,9 @@ impl Pool {
         {
             return 0;
         }
-        let longest = |share| round_up(peak / share, self.backend.granularity());
-        if self.is_quiet(heap) {
-            let stays = |&&(part, _): &&(u64, u64)| heap.stats.frees * part < heap.stats.allocations;
-            let staying = WHOLE_STAYING.iter().find(stays).map(|&(_, share)| share);
-            return longest(staying.unwrap_or(WHOLE_QUIET));
-        }
-        match longest(WHOLE_MOVING) {
-            few if few > PAGE_MIN => few,
-            _ => 0,
-        }
+        let stays = |&&(part, _): &&(u64, u64)| heap.stats.frees * part < heap.stats.allocations;
+        let staying = WHOLE_STAYING.iter().find(stays).map(|&(_, share)| share);
+        round_up(peak / staying.unwrap_or(WHOLE), self.backend.granularity())
     }
 
     /// What rounds that need so much may hold without a doubt that they could do with less. To page-lock memory anew costs too
@@ -348,30 +341,22 @@ mod tests {
         }
     }
 
-    /// The more of the blocks came back the shorter; and shorter yet where pages move, unless that is next to nothing.
+    /// The more of the blocks came back the shorter, and none where pages move.
     #[test]
     fn pages_for_blocks_are_shorter_where_more_comes_back() {
         let pool = Pool::new(Config::default(), Counting::new(true)).expect("a pool");
         pool.alloc(M, 0, StreamHandle(0)).expect("memory, which stays");
         let mut heap = pool.books().expect("its books");
         heap.stats.allocations = 1000;
-        let need = 11_520 * M;
-        for (frees, longest) in [
-            (0, 240),
-            (62, 240),
-            (63, 96),
-            (249, 96),
-            (250, 60),
-            (499, 60),
-            (500, 46),
-            (1000, 46),
-        ] {
+        for (frees, longest) in [(0, 240), (62, 240), (63, 96), (249, 96), (250, 46), (1000, 46)] {
             heap.stats.frees = frees;
-            assert_eq!(pool.longest_whole(need, &heap), longest * M, "{frees} freed");
+            assert_eq!(
+                pool.longest_whole(11_520 * M, &heap),
+                longest * M,
+                "{frees} freed"
+            );
         }
         heap.stats.pages_moved = 1; // of one page
-        assert_eq!(pool.longest_whole(need, &heap), 18 * M);
-        assert_eq!(pool.longest_whole(need / 2, &heap), 10 * M);
-        assert_eq!(pool.longest_whole(need / 3, &heap), 0);
+        assert_eq!(pool.longest_whole(11_520 * M, &heap), 0);
     }
 }
