@@ -30,6 +30,8 @@ const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
 const WHOLE: u64 = 256;
 /// The share for rounds that held too much, and have shed it twice: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
+/// Nor is a page a larger part of a limit, if it has the choice: what is free in the midst of it would be of use for smaller blocks alone.
+const PARTS: u64 = 64;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
 const PAGE_SHARE_NEAR: u64 = 2048;
 const SLACK_NEAR: f64 = 0.02;
@@ -157,7 +159,11 @@ impl Pool {
         } else {
             heap.rest.has_shed(peak)
         };
-        let least = PAGE_MIN.max(slot);
+        let least = match self.config.max_bytes {
+            0 => PAGE_MIN,
+            most => PAGE_MIN.min(most / PARTS),
+        };
+        let least = least.max(slot);
         let (share, least, most) = match (self.is_tight(peak), sheds) {
             (true, _) => (PAGE_SHARE_NEAR, slot, slot),
             (_, 0) if self.is_quiet(heap) => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
@@ -358,5 +364,19 @@ mod tests {
         }
         heap.stats.pages_moved = 1; // of one page
         assert_eq!(pool.longest_whole(11_520 * M, &heap), 0);
+    }
+
+    /// A page is no large part of a limit, however little is needed yet.
+    #[test]
+    fn pages_are_short_where_the_limit_is() {
+        for (limit, least) in [(0, 8), (1024 * M, 8), (320 * M, 4), (24 * M, 2)] {
+            let config = Config {
+                max_bytes: limit,
+                ..Config::default()
+            };
+            let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+            let heap = pool.books().expect("its books");
+            assert_eq!(pool.page_sizes(M, &heap).0, least * M, "limit {limit}");
+        }
     }
 }
