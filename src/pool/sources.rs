@@ -30,7 +30,7 @@ const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
 const WHOLE: u64 = 256;
 /// The share for rounds that held too much, and have shed it twice: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
-/// Nor is a page a larger part of a limit, if it has the choice: what is free in the midst of it would be of use for smaller blocks alone.
+/// A page is no larger part of a limit, if the pool has the choice: what is free in the midst of it would be of use for smaller blocks alone.
 const PARTS: u64 = 64;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
 const PAGE_SHARE_NEAR: u64 = 2048;
