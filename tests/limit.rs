@@ -13,7 +13,7 @@ use common::recorded::{Call, recorded};
 use common::{cached, limited};
 use weir::backend::counting::Counting;
 use weir::base::error::Error;
-use weir::base::units::Addr;
+use weir::base::units::{Addr, StreamHandle};
 use weir::pool::{Pool, ThreadCache};
 
 /// The most that is in use at a time.
@@ -105,5 +105,40 @@ fn little_more_than_a_program_needs_is_enough() {
         let failed: Vec<_> = (0..4).map(|_| play(&pool, &cache, &calls)).collect();
         assert!(failed.iter().sum::<usize>() <= most, "{times}: {failed:?}");
         pool.validate();
+    }
+}
+
+/// Two pages, in 16ths. What was joined of the end of one and the beginning of the other is in use in the midst, and the rest of each is
+/// free in two parts, neither of which would do.
+#[test]
+fn free_parts_of_a_page_are_one_where_nothing_else_is_left() {
+    const U: u64 = 128 << 10;
+    let pool = Pool::new(limited(32 * U), Counting::new(true)).expect("a pool");
+    let alloc = |sixteenths: u64| {
+        let at = pool.alloc(sixteenths * U, 0, StreamHandle(0)).expect("room");
+        pool.validate();
+        at
+    };
+    let free = |at: Addr| {
+        pool.free(at, StreamHandle(0)).expect("a live block");
+    };
+    let [first, across, last] = [10, 12, 10].map(alloc);
+    assert_eq!([across.0, last.0].map(|at| at - first.0), [10 * U, 22 * U]);
+    free(first);
+    free(last);
+    let joined = alloc(16);
+    assert!(
+        joined.0 > last.0,
+        "the end of the second page, and the beginning of the first"
+    );
+    free(joined);
+    let [front, midst] = [4, 12].map(alloc);
+    assert_eq!([front.0, midst.0].map(|at| at - joined.0), [0, 4 * U]);
+    free(front);
+    free(across);
+    // 10 from each page: 6 and 4
+    let got = alloc(19);
+    for block in [midst, got] {
+        free(block);
     }
 }

@@ -63,6 +63,7 @@ pub mod slab;
 mod sole;
 pub mod space;
 pub mod spare;
+pub mod split;
 mod takeover;
 pub mod tape;
 pub mod transit;

@@ -21,7 +21,7 @@ use super::flush::Whose;
 use super::heap::Heap;
 use super::node::{Kind, NIL, NodeId};
 use super::order::COMMON;
-use super::page::{MappingId, PageId};
+use super::page::PageId;
 use super::sharing::May;
 use super::space::Found;
 use super::transit::Plan;
@@ -502,71 +502,10 @@ impl Heap {
         }
     }
 
-    fn node_at(&self, at: u64) -> NodeId {
+    pub(super) fn node_at(&self, at: u64) -> NodeId {
         match self.space.find(at) {
             Found::Start(id) | Found::Inside(id) => id,
             Found::Outside => unreachable!("a mapping is part of a range"),
         }
-    }
-
-    /// Brings split pages that have become wholly free for the stream home to one address, so that they can
-    /// be moved or given back. Linear in the pages that are split.
-    pub fn reunite(&mut self, stream: u32) {
-        let mut index = 0;
-        while index < self.pages.split.len() {
-            let page = self.pages.split[index];
-            let homes = self.pages.page(page).homes.clone();
-            if homes.len() > 1 && homes.iter().all(|&home| self.is_free(home, stream)) {
-                self.bring_home(&homes, stream);
-            } else if homes.len() > 1 {
-                index += 1;
-                continue;
-            }
-            self.pages.split.swap_remove(index);
-        }
-    }
-
-    /// Is all that is at home in a mapping free for the stream?
-    fn is_free(&self, mapping: MappingId, stream: u32) -> bool {
-        let (at, bytes) = self.pages.span(mapping);
-        let (Found::Start(mut id) | Found::Inside(mut id)) = self.space.find(at) else {
-            return false;
-        };
-        while id != NIL && self.space.nodes[id].start < at + bytes {
-            if self.space.nodes[id].kind != Kind::Hole && !self.usable(id, stream) {
-                return false;
-            }
-            id = self.space.nodes[id].next;
-        }
-        true
-    }
-
-    fn bring_home(&mut self, homes: &[MappingId], stream: u32) {
-        // what is everybody's stays so: whether a page is split differs from round to round
-        let owner = match homes.iter().all(|&home| self.is_free(home, COMMON)) {
-            true => COMMON,
-            false => stream,
-        };
-        let to = *homes
-            .iter()
-            .max_by_key(|&&home| self.pages.mapping(home).home)
-            .expect("homes");
-        let (target, bytes) = self.pages.span(to);
-        for &from in homes.iter().filter(|&&home| home != to) {
-            let at = self.pages.mapping(from).at;
-            let mut done = 0;
-            while done < bytes {
-                let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + done) else {
-                    unreachable!("a mapping is part of a range")
-                };
-                let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
-                if self.space.nodes[id].kind == Kind::Free {
-                    let (_, seq) = self.vacate(from, lo, hi);
-                    self.occupy(to, lo, hi, (owner, seq));
-                }
-                done = hi;
-            }
-        }
-        debug_assert_eq!(self.pages.mapping(to).home, bytes, "whole again at {target:#x}");
     }
 }

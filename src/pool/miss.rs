@@ -304,11 +304,21 @@ impl Pool {
             })
         };
         let got = self.fill_in_steps(grow, request, said, steps()?)?;
-        if got.is_none() && !refused && self.pressure.is_refused() {
-            // the plans that failed had counted on more than the device has
-            return self.fill_in_steps(grow, request, said, steps()?);
+        // the plans that failed may have counted on more than the device has
+        if got.is_none() && (!refused && self.pressure.is_refused() || self.unite(request)?) {
+            return match self.again(request)? {
+                None => self.fill_in_steps(grow, request, said, steps()?),
+                got => Ok(got),
+            };
         }
         Ok(got)
+    }
+
+    /// Brings free parts of pages together.
+    fn unite(&self, request: Request) -> Result<bool, Error> {
+        let mut heap = self.books()?;
+        let stream = index_for_alloc(&mut heap, request.stream);
+        Ok(heap.unite(stream))
     }
 
     pub(super) fn fill_in_steps(
