@@ -9,8 +9,13 @@
 
 mod common;
 
+use common::real::{Stream, Wrong, alone, end, synchronize};
 use common::recorded::{Call, recorded};
 use common::{cached, limited};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 use weir::backend::counting::Counting;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
@@ -108,19 +113,19 @@ fn little_more_than_a_program_needs_is_enough() {
     }
 }
 
+/// A 16th of a page.
+const U: u64 = 128 << 10;
+
 /// Two pages, in 16ths. What was joined of the end of one and the beginning of the other is in use in the midst, and the rest of each is
-/// free in two parts, neither of which would do.
-#[test]
-fn free_parts_of_a_page_are_one_where_nothing_else_is_left() {
-    const U: u64 = 128 << 10;
-    let pool = Pool::new(limited(32 * U), Counting::new(true)).expect("a pool");
+/// free in two parts, neither of which would do. Gives the block in use. `freeing` comes before the last frees.
+fn in_parts(pool: &Pool, stream: StreamHandle, freeing: impl FnOnce([(Addr, u64); 2])) -> Addr {
     let alloc = |sixteenths: u64| {
-        let at = pool.alloc(sixteenths * U, 0, StreamHandle(0)).expect("room");
+        let at = pool.alloc(sixteenths * U, 0, stream).expect("room");
         pool.validate();
         at
     };
     let free = |at: Addr| {
-        pool.free(at, StreamHandle(0)).expect("a live block");
+        pool.free(at, stream).expect("a live block");
     };
     let [first, across, last] = [10, 12, 10].map(alloc);
     assert_eq!([across.0, last.0].map(|at| at - first.0), [10 * U, 22 * U]);
@@ -134,11 +139,55 @@ fn free_parts_of_a_page_are_one_where_nothing_else_is_left() {
     free(joined);
     let [front, midst] = [4, 12].map(alloc);
     assert_eq!([front.0, midst.0].map(|at| at - joined.0), [0, 4 * U]);
+    freeing([(front, 4 * U), (across, 12 * U)]);
     free(front);
     free(across);
+    midst
+}
+
+#[test]
+fn free_parts_of_a_page_are_one_where_nothing_else_is_left() {
+    let pool = Pool::new(limited(32 * U), Counting::new(true)).expect("a pool");
+    let midst = in_parts(&pool, StreamHandle(0), |_| ());
     // 10 from each page: 6 and 4
-    let got = alloc(19);
+    let got = pool.alloc(19 * U, 0, StreamHandle(0)).expect("room");
+    pool.validate();
     for block in [midst, got] {
-        free(block);
+        pool.free(block, StreamHandle(0)).expect("a live block");
     }
+}
+
+/// They are the stream's that has work there, and nobody else's before that is done.
+#[test]
+fn parts_that_come_together_are_whose_they_were() {
+    let _alone = alone();
+    let (pool, faulty) = common::real::pool(limited(32 * U));
+    let [stream, other] = [(); 2].map(|()| Stream::new());
+    let (mut gate, done) = (None, Arc::new(AtomicBool::new(false)));
+    let ran = done.clone();
+    let midst = in_parts(&pool, stream.0, |blocks| {
+        synchronize(&pool, &stream); // what is left of the second page's part is everybody's
+        gate = Some(stream.gate());
+        blocks.map(|(at, bytes)| stream.write(at, bytes, 1));
+        stream.enqueue(move || ran.store(true, Ordering::Relaxed));
+    });
+    let got = pool.alloc(19 * U, 0, stream.0).expect("its own");
+    assert!(!done.load(Ordering::Relaxed), "without a wait");
+    pool.validate();
+    let opener = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(gate);
+    });
+    let rest = pool.alloc(U, 0, other.0).expect("what is left, later");
+    other.write(rest, U, 2);
+    stream.synchronize();
+    let wrong = Wrong::default();
+    other.expect(rest, U, 2, &wrong);
+    other.synchronize();
+    assert_eq!(wrong.count(), 0, "memory was handed out while it was in use");
+    opener.join().expect("no panic");
+    for block in [midst, got, rest] {
+        pool.free_synced(block).expect("a live block");
+    }
+    end(pool, &faulty);
 }
