@@ -168,7 +168,9 @@ fn parts_that_come_together_are_whose_they_were() {
     let midst = in_parts(&pool, stream.0, |blocks| {
         synchronize(&pool, &stream); // what is left of the second page's part is everybody's
         gate = Some(stream.gate());
-        blocks.map(|(at, bytes)| stream.write(at, bytes, 1));
+        for (at, bytes) in blocks {
+            stream.write(at, bytes, 1);
+        }
         stream.enqueue(move || ran.store(true, Ordering::Relaxed));
     });
     let got = pool.alloc(19 * U, 0, stream.0).expect("its own");
