@@ -44,7 +44,8 @@ void usage(FILE *to) {
         fprintf(to, " %s", scenario.name);
     }
     fputs("\n"
-          "  --rounds N      rounds of each, after one that is not counted (default: 7)\n"
+          "  --rounds N      rounds of each, after one that is not counted (default: 7); more where\n"
+          "                  a single thread's take less than a tenth of --seconds together\n"
           "  --seconds S     after so long no further round of a scenario begins (default: 3)\n"
           "  --quick         three rounds of a tenth of the work\n"
           "  --json FILE     writes the results there, a line each\n"

@@ -18,25 +18,29 @@ struct Measure {
     bool quick;
     std::vector<std::string> traces;
 
-    // `work` does one round and tells what it measured; once more beforehand, to warm up, if `warm`.
-    template <class Work> std::vector<double> repeat(bool warm, Work work) const {
+    // `work` does one round and tells what it measured; once more beforehand, to warm up, if `warm`. There are more rounds than
+    // `rounds` if `least` seconds are not over.
+    template <class Work> std::vector<double> repeat(bool warm, Work work, double least = 0) const {
         std::vector<double> figures;
         uint64_t start = Clock::begin();
+        auto is_within = [&](double most) { return clock.nanos(Clock::end() - start) < most * 1e9; };
         if (warm) {
             work();
         }
         do {
             figures.push_back(work());
-        } while (static_cast<int>(figures.size()) < rounds && clock.nanos(Clock::end() - start) < seconds * 1e9);
+        } while (is_within(least) || (static_cast<int>(figures.size()) < rounds && is_within(seconds)));
         return figures;
     }
 
-    // The same where this thread is the only one at work.
+    // The same where this thread is the only one at work. A neighbour may come to its core and stay for longer than a few rounds of
+    // milliseconds, so of these there are more.
     template <class Work> std::vector<double> repeat_alone(bool warm, Work work) const {
-        return repeat(warm, [&] {
+        auto placed = [&] {
             move_to_quiet_core();
             return work();
-        });
+        };
+        return repeat(warm, placed, quick ? 0 : seconds / 10);
     }
 
     // Nanoseconds that `work` takes, over `count`.
