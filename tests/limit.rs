@@ -166,7 +166,7 @@ fn parts_that_come_together_are_whose_they_were() {
     let (mut gate, done) = (None, Arc::new(AtomicBool::new(false)));
     let ran = done.clone();
     let midst = in_parts(&pool, stream.0, |blocks| {
-        synchronize(&pool, &stream); // what is left of the second page's part is everybody's
+        synchronize(&pool, &stream); // what is left of what was joined is everybody's
         gate = Some(stream.gate());
         for (at, bytes) in blocks {
             stream.write(at, bytes, 1);

@@ -10,7 +10,6 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::{MappingId, PageId};
-use super::space::Found;
 
 /// A free part of a page: its first byte, the one behind it, where it is at home, and whether it is everybody's.
 struct Part {
@@ -41,9 +40,7 @@ impl Heap {
     /// Is all that is at home in a mapping free for the stream?
     fn is_free(&self, mapping: MappingId, stream: u32) -> bool {
         let (at, bytes) = self.pages.span(mapping);
-        let (Found::Start(mut id) | Found::Inside(mut id)) = self.space.find(at) else {
-            return false;
-        };
+        let mut id = self.node_at(at);
         while id != NIL && self.space.nodes[id].start < at + bytes {
             if self.space.nodes[id].kind != Kind::Hole && !self.usable(id, stream) {
                 return false;
@@ -68,9 +65,7 @@ impl Heap {
             let at = self.pages.mapping(from).at;
             let mut done = 0;
             while done < bytes {
-                let (Found::Start(id) | Found::Inside(id)) = self.space.find(at + done) else {
-                    unreachable!("a mapping is part of a range")
-                };
+                let id = self.node_at(at + done);
                 let (lo, hi) = (done, (self.space.nodes[id].end() - at).min(bytes));
                 if self.space.nodes[id].kind == Kind::Free {
                     let (_, seq) = self.vacate(from, lo, hi);
