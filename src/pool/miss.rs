@@ -293,7 +293,8 @@ impl Pool {
         Ok(heap.alloc(request.bytes, request.align, stream))
     }
 
-    /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit.
+    /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit; and once more if free parts of
+    /// pages come together.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
         let refused = self.pressure.is_refused();
         let steps = || -> Result<_, Error> {
