@@ -79,16 +79,16 @@ impl Heap {
 
     /// Free parts of split pages that lie beside each other come home together, the longest one's: of ends that were joined and are partly in
     /// use again, what was one end is one again. What is joined with them may fall apart, so this is for requests that nothing else
-    /// serves. Has anything moved? Linear in split pages.
+    /// serves but a wait. Has anything moved? Linear in split pages.
     pub fn unite(&mut self, stream: u32) -> bool {
         let mut moved = false;
         for page in self.pages.split.clone() {
             let parts = self.free_parts(page, stream);
             for run in parts.chunk_by(|part, next| part.hi == next.lo) {
                 let longest = run.iter().max_by_key(|part| part.hi - part.lo).expect("a part");
-                // as where neighbours are joined
+                // as where neighbours are joined: the stream's take in what is everybody's, but a capture would keep it
                 let mixed = run.iter().any(|part| !part.common);
-                let takes_in = mixed && self.capture_of(stream).is_none() && !self.replay.is_on();
+                let takes_in = mixed && self.capture_of(stream).is_none();
                 for part in run.iter().filter(|part| part.home != longest.home) {
                     let (owner, seq) = self.vacate(part.home, part.lo, part.hi);
                     let owner = if takes_in { stream } else { owner };
