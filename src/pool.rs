@@ -263,7 +263,9 @@ impl Pool {
         if let Some(own) = own.filter(|_| bytes > LONG) {
             heap.flush_long(&own.cache);
         }
-        if let Some(own) = own
+        // another thread's cache has none of these either
+        let kept = own.filter(|own| bytes <= own.cache.long_from());
+        if let Some(own) = kept
             && heap.even_out(&own.cache)
             && let Some(at) = own.cache.take(bytes, align)
         {

@@ -478,15 +478,15 @@ impl Cache {
     }
 
     /// As set last.
-    #[cfg(test)]
-    pub fn limit(&self) -> u64 {
-        self.limit.load(Relaxed)
+    #[inline(always)]
+    pub fn long_from(&self) -> u64 {
+        self.lists.long_from() * GRAIN
     }
 
     /// The same.
     #[cfg(test)]
-    pub fn long_from(&self) -> u64 {
-        self.lists.long_from() * GRAIN
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
     }
 
     /// The same.

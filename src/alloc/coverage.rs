@@ -193,7 +193,7 @@ impl Heap {
     /// for ever.
     pub fn freeze(&mut self) {
         self.frozen += 1;
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             let arena = self.arena_mut(stream);
             arena.frozen = arena.seq;
         }

@@ -111,14 +111,18 @@ impl Heap {
         Some(cache)
     }
 
+    #[inline(always)]
     fn prepare_spare(&mut self) {
         if self.caches.spare.is_none() {
-            self.caches.spare = Some(Arc::new(Cache::new(
-                (*self.directory).clone(),
-                self.replay.tape.clone(),
-            )));
-            self.caches.all.reserve(1);
+            self.make_spare();
         }
+    }
+
+    #[cold]
+    fn make_spare(&mut self) {
+        let (directory, tape) = ((*self.directory).clone(), self.replay.tape.clone());
+        self.caches.spare = Some(Arc::new(Cache::new(directory, tape)));
+        self.caches.all.reserve(1);
     }
 
     /// Threads that have caches for a stream, of which one may be yet to come, can hand over to each other once that has limits. False:

@@ -7,7 +7,7 @@ use super::cache::Cache;
 use super::directory::{Look, Spot};
 use super::entries::Larger;
 use super::gate::Gate;
-use super::size::{GRAIN, plain_class};
+use super::size::plain_class;
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
 /// short one.
@@ -98,7 +98,7 @@ impl<'a> Inside<'a> {
     /// Is a request for so many bytes, that none of a slab can serve, for a long block?
     #[inline(always)]
     pub fn is_for_long(&self, bytes: u64) -> bool {
-        bytes > self.0.lists.long_from() * GRAIN
+        bytes > self.0.long_from()
     }
 
     /// The class of the blocks there, if they are of a slab of the cache's stream.

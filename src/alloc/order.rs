@@ -315,11 +315,14 @@ impl Heap {
     }
 
     /// Streams other than the common arena.
-    pub fn streams(&self) -> impl Iterator<Item = u32> + use<> {
-        let present: Vec<u32> = (1..self.arenas.len() as u32)
-            .filter(|&s| self.arenas[s as usize].is_some())
-            .collect();
-        present.into_iter()
+    pub fn streams(&self) -> impl Iterator<Item = u32> {
+        let is_known = |&stream: &u32| self.arenas[stream as usize].is_some();
+        (1..self.arenas.len() as u32).filter(is_known)
+    }
+
+    /// The same for whoever changes the books on the way.
+    pub fn streams_now(&self) -> impl Iterator<Item = u32> + use<> {
+        self.streams().collect::<Vec<_>>().into_iter()
     }
 
     /// Has the host seen all work of `owner` up to `seq` complete?
@@ -342,7 +345,7 @@ impl Heap {
     /// Streams that the pool can reach, of those `which` are asked for, and that have freed something no event covers: what is to be covered,
     /// and by which name they go.
     pub fn uncovered(&mut self, which: impl Fn(u32) -> bool) -> Vec<Uncovered> {
-        let streams = self.streams().filter(|&stream| which(stream));
+        let streams = self.streams_now().filter(|&stream| which(stream));
         streams.filter_map(|stream| self.uncovered_of(stream)).collect()
     }
 
@@ -362,7 +365,7 @@ impl Heap {
 
     /// Streams of that name are beyond reach from now on.
     pub fn lose_reach(&mut self, name: StreamHandle) {
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             if self.arena(stream).reach == Some(name) {
                 self.set_reach(stream, None);
             }
@@ -393,7 +396,7 @@ impl Heap {
     /// How far every stream has come.
     pub fn clock_of_all(&mut self) -> Clock {
         let mut clock = Clock::new();
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             let arena = self.arena_mut(stream);
             arena.advance();
             clock.push((stream, arena.seq));
@@ -467,7 +470,7 @@ impl Heap {
 
     fn absorb_complete_of(&mut self, shares: impl Fn(u32) -> bool) -> bool {
         let mut any = self.release_limbo();
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             if shares(stream) && !self.keeps_to_itself(stream) {
                 let completed = self.arena(stream).completed;
                 any |= self.absorb(stream, completed, COMMON);

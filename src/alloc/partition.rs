@@ -135,7 +135,7 @@ impl Heap {
         let mut threads = owners.into_values();
         let first = threads.next();
         self.partition.threads = own && threads.any(|owner| Some(owner) != first);
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             let arena = self.arena_mut(stream);
             if arena.caches == 0 {
                 arena.recent = 0; // whoever called has ended
@@ -244,7 +244,7 @@ impl Heap {
         let has = regular && may && self.may_be_partitioned() && self.is_worth_it(need, lasts);
         let endless = lasts && self.is_endless();
         let has = has && !endless && self.is_nothing_passed() && self.are_threads_apart();
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             let recent = &mut self.arena_mut(stream).recent;
             *recent -= *recent / FADES;
         }
@@ -333,6 +333,6 @@ impl Heap {
     fn end_partition(&mut self) {
         self.partition.windows = 0;
         self.sharing.end();
-        self.streams().for_each(|stream| self.want_event(stream));
+        self.streams_now().for_each(|stream| self.want_event(stream));
     }
 }

@@ -326,7 +326,7 @@ impl Heap {
         self.flush_slabs();
         self.absorb_common(stream);
         self.reunite(stream);
-        for other in self.streams() {
+        for other in self.streams_now() {
             self.reunite(other);
         }
         let away: Vec<PageId> = self

@@ -322,7 +322,7 @@ impl Heap {
             self.sharing.before.insert(id);
             passed += taken.now.max(0) as u64;
         }
-        for stream in self.streams() {
+        for stream in self.streams_now() {
             let again = Taken {
                 again: true,
                 ..Taken::default()

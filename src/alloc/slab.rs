@@ -479,7 +479,7 @@ impl Heap {
 
     fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32, u64) -> Option<u32>) -> bool {
         let mut any = false;
-        for stream in std::iter::once(COMMON).chain(self.streams()) {
+        for stream in std::iter::once(COMMON).chain(self.streams_now()) {
             for class in 0..CLASSES {
                 let mut id = self.arena(stream).partial[class];
                 while id != NIL {

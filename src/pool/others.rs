@@ -203,7 +203,7 @@ impl Pool {
 
     /// What this stream could not get should be covered by an event soon.
     fn want_events(&self, heap: &mut Heap, stream: u32) {
-        for other in heap.streams() {
+        for other in heap.streams_now() {
             if other != stream {
                 heap.want_event(other);
             }
