@@ -246,6 +246,10 @@ impl Heap {
     fn validate_arenas(&self) {
         let (mut free, mut shape) = (0, Shape::default());
         assert_eq!(self.known as usize, self.streams().count());
+        let mut vacant: Vec<usize> = self.vacant.iter().map(|&(index, _)| index as usize).collect();
+        vacant.sort_unstable();
+        let empty = (0..self.arenas.len()).filter(|&index| self.arenas[index].is_none());
+        assert!(vacant.into_iter().eq(empty), "indices that nobody has, each once");
         let beyond_reach = self.arenas.iter().flatten().map(|arena| arena.beyond_reach());
         assert_eq!(self.uncovered, beyond_reach.sum());
         for (index, arena) in self.arenas.iter().enumerate() {

@@ -67,8 +67,10 @@ pub struct Heap {
     pub(super) caches: Caches,
     /// The thread that alone calls, if one does and has caches.
     pub(super) sole: Option<ThreadId>,
-    /// Arenas by index; `COMMON` first. An index is never used again.
+    /// Arenas by index; `COMMON` first.
     pub arenas: Vec<Option<Box<Arena>>>,
+    /// Indices of streams that were forgotten, and how far each had counted: whoever has it next counts on from there.
+    pub(super) vacant: Vec<(u32, u64)>,
     /// Arenas by timeline.
     pub ids: FxHashMap<Timeline, u32>,
     /// The arena asked for last: most calls name the same stream as the one before.
@@ -161,6 +163,7 @@ impl Heap {
             spare: Spare::default(),
             slabs: Slabs::default(),
             arenas: vec![Some(Box::new(Arena::new(Timeline::of(StreamId(u64::MAX)))))],
+            vacant: Vec::new(),
             ids: FxHashMap::default(),
             latest: COMMON,
             known: 0,

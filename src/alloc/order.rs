@@ -154,6 +154,14 @@ impl Arena {
         }
     }
 
+    /// It is this stream's, which counts its frees from there on.
+    fn begin(&mut self, id: Timeline, from: u64) {
+        self.id = id;
+        (self.seq, self.completed, self.joined) = (from, from, from);
+        (self.frozen, self.counted_from) = (from, from);
+        self.clock.store(from, Ordering::Release);
+    }
+
     /// Counts a free of `bytes` and gives its number.
     pub fn tick(&mut self, bytes: u64) -> u64 {
         self.next_number();
@@ -270,18 +278,31 @@ impl Heap {
         if let Some(&index) = self.ids.get(&id) {
             return index;
         }
-        let index = self.arenas.len() as u32;
+        let (index, from) = self.vacant_index();
         let mut arena = self
             .spare_arena
             .take()
             .unwrap_or_else(|| Box::new(Arena::new(id)));
-        arena.id = id;
-        self.arenas.push(Some(arena));
+        arena.begin(id, from);
+        match self.arenas.get_mut(index as usize) {
+            Some(place) => *place = Some(arena),
+            None => self.arenas.push(Some(arena)),
+        }
         self.ids.insert(id, index);
         self.stream_came();
         let taken = self.recall(id);
         self.arena_mut(index).taken = taken;
         index
+    }
+
+    /// An index for one more stream, and the number from which on it counts. All that is written of whoever had the index is of earlier numbers,
+    /// and so complete; but of calls by heart only the index is known.
+    fn vacant_index(&mut self) -> (u32, u64) {
+        let is_free = |&(index, _): &(u32, u64)| !self.is_member(index);
+        match self.vacant.iter().rposition(is_free) {
+            Some(place) => self.vacant.swap_remove(place),
+            None => (self.arenas.len() as u32, 0),
+        }
     }
 
     /// Sees to it that a free on a stream that is new to the pool will allocate nothing.
@@ -373,7 +394,7 @@ impl Heap {
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been
-    /// forgotten, and may even be back under another index, with numbers of its own.
+    /// forgotten, and another one have its index, which counts on.
     pub fn add_event(&mut self, stream: u32, event: Event, covers: u64, dropped: &mut Vec<Event>) {
         match self.arenas[stream as usize].as_mut() {
             Some(arena) => {
@@ -546,6 +567,8 @@ impl Heap {
         let arena = self.arenas[stream as usize].take().expect("a stream in use");
         self.remember(arena.id, arena.taken);
         self.ids.remove(&arena.id);
+        // what threads kept had the number of the free to come
+        self.vacant.push((stream, arena.seq + 1));
         for other in self.arenas.iter_mut().flatten() {
             other.knows.remove(&stream);
         }

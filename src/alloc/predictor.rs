@@ -34,13 +34,14 @@ pub struct Predictor {
 impl Predictor {
     /// Where the next request may go, if it is for so many bytes.
     pub fn place(&self, bytes: u64) -> Option<u64> {
-        let ago = self.like(bytes)?;
+        let ago = self.like(bytes, self.hash(bytes))?;
         self.before(ago).map(|past| past.1)
     }
 
     /// So many bytes were asked for, and are here.
     pub fn note(&mut self, bytes: u64, at: u64) {
-        self.ago = self.like(bytes);
+        let hash = self.hash(bytes);
+        self.ago = self.like(bytes, hash);
         self.run = match self.ago {
             Some(_) => self.run.saturating_add(1),
             None => 0,
@@ -48,7 +49,6 @@ impl Predictor {
         if self.latest.is_empty() {
             self.latest = vec![0; PAST];
         }
-        let hash = self.hash(bytes);
         self.latest[hash] = self.made as u32;
         match self.past.len() < PAST {
             true => self.past.push((bytes, at)),
@@ -77,11 +77,11 @@ impl Predictor {
         self.before(ago).map(|past| past.0)
     }
 
-    /// How long ago a request for so many bytes came after the same ones as now.
-    fn like(&self, bytes: u64) -> Option<usize> {
+    /// How long ago a request for so many bytes, with such a `hash`, came after the same ones as now.
+    fn like(&self, bytes: u64, hash: usize) -> Option<usize> {
         let same = |ago: &usize| self.bytes_before(*ago) == Some(bytes);
         let found = || {
-            let latest = *self.latest.get(self.hash(bytes))?;
+            let latest = *self.latest.get(hash)?;
             let ago = (self.made as u32).wrapping_sub(latest) as usize;
             let all = (1..LIKE).all(|more| self.bytes_before(ago + more) == self.bytes_before(more));
             (all && self.bytes_before(ago + LIKE - 1).is_some()).then_some(ago)

@@ -310,7 +310,7 @@ impl Heap {
             if alias.from == NIL {
                 self.pages.loose.push(alias.page);
             } else {
-                // if its stream has come to an end, all that was queued on it is complete
+                // if its stream has come to an end all that was queued on it is complete, and whoever has its index now may have it
                 let owner = if self.arenas[alias.owner.0 as usize].is_some() {
                     alias.owner
                 } else {

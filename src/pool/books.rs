@@ -123,3 +123,38 @@ pub(super) fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
     heap.serve(index);
     index
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::backend::host::{HostBackend, streams};
+    use crate::config::{Config, MemoryKind};
+    use crate::pool::Pool;
+
+    /// A server that makes streams for a request each, two at a time: the books are no longer for those that have gone.
+    #[test]
+    fn streams_that_come_and_go_leave_nothing() {
+        let config = Config {
+            memory: MemoryKind::Host,
+            ..Config::default()
+        };
+        let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
+        let (mut least, mut most) = (usize::MAX, 0);
+        for _ in 0..200 {
+            let streams = [1, 2].map(|_| streams::create().expect("a stream"));
+            for stream in streams {
+                let at = pool.alloc(1 << 20, 0, stream).expect("memory");
+                pool.free(at, stream).expect("a live block");
+            }
+            let known = pool.books().expect("its books").streams().count();
+            (least, most) = (least.min(known), most.max(known));
+            pool.synchronized(pool.mark_all());
+            pool.validate();
+            streams.map(|stream| streams::destroy(stream).expect("a stream"));
+        }
+        let arenas = pool.books().expect("its books").arenas.len();
+        assert!(
+            least > 0 && arenas <= most + 1,
+            "{arenas} for {least} to {most} streams"
+        );
+    }
+}
