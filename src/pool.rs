@@ -28,6 +28,7 @@ mod turn;
 
 use crate::alloc::directory::Directory;
 use crate::alloc::heap::Heap;
+use crate::alloc::limbo::User;
 use crate::alloc::size::{MAX_ALIGN, MAX_REQUEST, round_up};
 use crate::alloc::tape::Tape;
 use crate::backend::import::Importer;
@@ -307,13 +308,19 @@ impl Pool {
         at
     }
 
-    /// The block is also used on `stream`: its free waits for that stream's work too.
+    /// The block is also used on `stream`: its free waits for that stream's work too. What was held back for it before has its event in
+    /// this call, if that needs one that names the stream.
     pub fn record_stream(&self, at: Addr, stream: StreamHandle) -> Result<(), Error> {
         let stream = self.name(stream)?;
         let mut heap = self.books_to_share(at, &stream)?;
         let block = heap.find_block(at.0)?;
-        if let Some(line) = stream.line {
-            heap.record_use(block, line);
+        let Some(line) = stream.line else { return Ok(()) };
+        let reach = (stream.reach && line.capture.is_none()).then_some(stream.handle);
+        heap.record_use(block, User { line, reach });
+        if let Some(index) = heap.known_stream(line) {
+            let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
+            drop(heap);
+            self.record_if(due, &stream, index);
         }
         Ok(())
     }

@@ -48,6 +48,24 @@ fn open(pool: &Pool, stream: usize) -> ThreadCache {
     pool.open_cache(StreamHandle(stream)).expect("a cache")
 }
 
+/// A stream that allocates and frees nothing itself has its events all the same: what it has used comes back.
+#[test]
+fn a_stream_that_only_uses_blocks_gives_them_back() {
+    for (declared, user) in [(true, 2), (false, 2), (false, 0)] {
+        let (pool, _) = pool(declared);
+        let cache = open(&pool, 1);
+        for number in 0..2000 {
+            let at = alloc(&pool, &cache, (1 + number % 4) * M, 1);
+            pool.record_stream(at, StreamHandle(user)).expect("a live block");
+            free(&pool, &cache, at, 1);
+        }
+        let held = pool.attribute(Attribute::ReservedCurrent).expect("a figure");
+        assert!(held <= 64 * M, "{held} B, declared: {declared}, on {user}");
+        pool.close_cache(&cache);
+        pool.validate();
+    }
+}
+
 /// The thread that looks does not run for a while, just after it was told that the stream is at work: when it goes on it looks again. So the
 /// program is still known by heart.
 #[test]

@@ -70,7 +70,7 @@ impl Heap {
         self.released.push_back(capture);
         self.also_used.retain(|_, users| {
             users.born = users.born.filter(|born| born.capture != Some(capture));
-            users.streams.retain(|user| user.capture != Some(capture));
+            users.streams.retain(|user| user.line.capture != Some(capture));
             users.use_it() || users.loan.number != 0
         });
         let parts = self

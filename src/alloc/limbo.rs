@@ -8,19 +8,28 @@ use super::lend::Loan;
 use super::node::Kind;
 use super::order::{COMMON, Clock};
 use super::space::Found;
-use crate::base::units::Timeline;
+use crate::base::units::{StreamHandle, Timeline};
 
 /// Who uses a block beside the stream that will free it.
 #[derive(Debug, Default)]
 pub struct Users {
     /// The part of a capture that it was handed out on.
     pub(super) born: Option<Timeline>,
-    pub(super) streams: Vec<Timeline>,
+    pub(super) streams: Vec<User>,
     pub(super) loan: Loan,
     /// Copies of weir's own from or to the block: streams, and the numbers behind which an event covers them.
     copies: Clock,
     /// Empty, with room for what its free will need.
     needs: Clock,
+}
+
+/// A stream that uses a block.
+#[derive(Clone, Copy, Debug)]
+pub struct User {
+    /// Which.
+    pub line: Timeline,
+    /// By which name the pool may record an event on it at any time.
+    pub reach: Option<StreamHandle>,
 }
 
 /// A freed block and the work that must be complete before anybody may have it.
@@ -47,14 +56,17 @@ impl Users {
 }
 
 impl Heap {
-    /// The block is used on `stream` too.
-    pub fn record_use(&mut self, block: Block, by: Timeline) {
+    /// The block is used on a stream, too.
+    pub fn record_use(&mut self, block: Block, by: User) {
         let start = self.block_start(block);
         self.directory.set_special(start);
         let users = self.users_of(start);
-        if !users.streams.contains(&by) {
-            users.streams.push(by);
-            users.make_room();
+        match users.streams.iter_mut().find(|user| user.line == by.line) {
+            Some(user) => user.reach = by.reach,
+            None => {
+                users.streams.push(by);
+                users.make_room();
+            }
         }
     }
 
@@ -103,14 +115,17 @@ impl Heap {
         users.copies = copies;
         if complete {
             // only its owner knows when a graph is done
-            users.streams.retain(|user| user.capture.is_some());
+            users.streams.retain(|user| user.line.capture.is_some());
         }
-        users.streams.retain(|user| *user != here);
+        users.streams.retain(|user| user.line != here);
         if here.capture.is_some() && !complete {
             match users.born {
                 Some(born) if born.capture == here.capture => users.born = None,
                 // the graph uses it on each launch, and the stream's own work may still do so
-                _ => users.streams.push(Timeline::of(here.stream)),
+                _ => users.streams.push(User {
+                    line: Timeline::of(here.stream),
+                    reach: None,
+                }),
             }
         }
         (users.use_it() || users.loan.borrowers > 0).then_some(users)
@@ -136,8 +151,16 @@ impl Heap {
             }
             heap.want_event(user);
         };
-        for id in streams.into_iter().chain(born) {
-            let user = self.stream(id);
+        for User { line, reach } in streams {
+            let user = self.stream(line);
+            // it may have done nothing but to use blocks
+            if reach.is_some() && self.arena(user).reach.is_none() {
+                self.set_reach(user, reach);
+            }
+            need(self, user);
+        }
+        if let Some(born) = born {
+            let user = self.stream(born);
             need(self, user);
         }
         if let Some(stream) = stream {

@@ -391,6 +391,10 @@ impl Heap {
                 self.set_reach(stream, None);
             }
         }
+        let users = self.also_used.values_mut().flat_map(|users| &mut users.streams);
+        for user in users.filter(|user| user.reach == Some(name)) {
+            user.reach = None;
+        }
     }
 
     /// Adds an event that was recorded on a stream after `covers` was read. Meanwhile the stream may have been

@@ -149,7 +149,9 @@ mod tests {
             (least, most) = (least.min(known), most.max(known));
             pool.synchronized(pool.mark_all());
             pool.validate();
-            streams.map(|stream| streams::destroy(stream).expect("a stream"));
+            for stream in streams {
+                streams::destroy(stream).expect("a stream");
+            }
         }
         let arenas = pool.books().expect("its books").arenas.len();
         assert!(

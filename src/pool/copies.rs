@@ -6,6 +6,7 @@
 use super::turn::Turn;
 use super::{Pool, translate};
 use crate::alloc::directory::State;
+use crate::alloc::limbo::User;
 use crate::backend::Backend;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
@@ -66,7 +67,7 @@ impl Pool {
         let mut heap = self.books_to_share(block, &named)?;
         let found = heap.find_block(block.0)?;
         if line.capture.is_some() {
-            heap.record_use(found, line);
+            heap.record_use(found, User { line, reach: None });
             return Ok(());
         }
         let (index, number) = heap.note_copy(found, line);
