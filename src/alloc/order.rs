@@ -18,6 +18,7 @@
 //! No lock of its own: the heap's.
 
 use super::bins::Bins;
+use super::company::MANY;
 use super::depot::Depot;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
@@ -241,15 +242,19 @@ impl Arena {
         }
     }
 
-    /// Nothing of this stream is left: no memory, no work that anything waits for, and it waits for none.
-    pub fn is_spent(&self) -> bool {
+    /// Nothing of this stream is left but slabs: no work that anything waits for, and it waits for none.
+    fn is_idle(&self) -> bool {
         self.completed >= self.seq
             && self.caches == 0
             && self.knows.is_empty()
             && self.events.is_empty()
             && self.bins.is_empty()
             && self.strays.is_empty()
-            && self.partial.iter().all(|&slab| slab == NIL)
+    }
+
+    /// Nor is a slab of which something is free.
+    pub fn is_spent(&self) -> bool {
+        self.is_idle() && self.partial.iter().all(|&slab| slab == NIL)
     }
 }
 
@@ -374,14 +379,8 @@ impl Heap {
     pub fn uncovered_of(&mut self, stream: u32) -> Option<Uncovered> {
         let arena = self.arenas.get(stream as usize)?.as_ref()?;
         let (name, line, numbered) = (arena.reach?, arena.id, arena.recorded() < arena.seq);
-        // before the number is read: what is kept from now on may have a later one
-        let kept = self.kept_for(stream);
-        let arena = self.arena_mut(stream);
-        (numbered || arena.kept != kept).then(|| {
-            arena.kept = kept;
-            arena.advance();
-            (stream, line, name, arena.seq)
-        })
+        let known = arena.kept;
+        (numbered || known != self.kept_for(stream)).then(|| (stream, line, name, self.number_now(stream)))
     }
 
     /// Streams of that name are beyond reach from now on.
@@ -411,22 +410,27 @@ impl Heap {
 
     /// How far a stream has come, and what it waits for.
     pub fn clock(&mut self, stream: u32) -> Clock {
-        let arena = self.arena_mut(stream);
-        arena.advance();
+        let now = self.number_now(stream);
+        let arena = self.arena(stream);
         let mut clock: Clock = arena.knows.iter().map(|(&s, &seq)| (s, seq)).collect();
-        clock.push((stream, arena.seq));
+        clock.push((stream, now));
         clock
     }
 
     /// How far every stream has come.
     pub fn clock_of_all(&mut self) -> Clock {
-        let mut clock = Clock::new();
-        for stream in self.streams_now() {
-            let arena = self.arena_mut(stream);
-            arena.advance();
-            clock.push((stream, arena.seq));
-        }
-        clock
+        let streams = self.streams_now();
+        streams.map(|stream| (stream, self.number_now(stream))).collect()
+    }
+
+    /// A number that all which a stream has freed by now has come to, also what threads keep of it.
+    fn number_now(&mut self, stream: u32) -> u64 {
+        // before the number is read: what is kept from now on may have a later one
+        let kept = self.kept_for(stream);
+        let arena = self.arena_mut(stream);
+        arena.kept = kept;
+        arena.advance();
+        arena.seq
     }
 
     /// The host has seen this moment pass. Events it covers are of no more use. A capture's graph is not over for
@@ -504,6 +508,10 @@ impl Heap {
             let mut knows = std::mem::take(&mut self.arena_mut(stream).knows);
             knows.retain(|&other, &mut seq| !self.is_complete(other, seq));
             self.arena_mut(stream).knows = knows;
+            // of few streams the slabs that serve them stay
+            if self.known_streams() > MANY && self.arena(stream).is_idle() {
+                self.share_slabs_of(std::iter::once(stream));
+            }
             if self.arena(stream).is_spent() {
                 self.retire(stream);
             }

@@ -468,18 +468,29 @@ impl Heap {
 
     /// Gives wholly free slabs back to the heap. Returns whether there were any.
     pub fn flush_slabs(&mut self) -> bool {
-        self.flush_slabs_of(|_, stream, _| Some(stream))
+        let streams = std::iter::once(COMMON).chain(self.streams_now());
+        self.flush_slabs_of(streams, |_, stream, _| Some(stream))
     }
 
     /// The same with those whose owners' work on them is complete: they become everybody's, as all that lies beside them may be,
     /// and would not be any more if it were joined with a stream's.
     pub fn share_slabs(&mut self) {
-        self.flush_slabs_of(|heap, stream, seq| heap.is_complete(stream, seq).then_some(COMMON));
+        self.share_slabs_of(std::iter::once(COMMON).chain(self.streams_now()));
     }
 
-    fn flush_slabs_of(&mut self, to: impl Fn(&Heap, u32, u64) -> Option<u32>) -> bool {
+    /// The same of these.
+    pub(super) fn share_slabs_of(&mut self, streams: impl Iterator<Item = u32>) {
+        let complete = |heap: &Heap, stream, seq| heap.is_complete(stream, seq).then_some(COMMON);
+        self.flush_slabs_of(streams, complete);
+    }
+
+    fn flush_slabs_of(
+        &mut self,
+        streams: impl Iterator<Item = u32>,
+        to: impl Fn(&Heap, u32, u64) -> Option<u32>,
+    ) -> bool {
         let mut any = false;
-        for stream in std::iter::once(COMMON).chain(self.streams_now()) {
+        for stream in streams {
             for class in 0..CLASSES {
                 let mut id = self.arena(stream).partial[class];
                 while id != NIL {
