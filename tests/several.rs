@@ -66,6 +66,25 @@ fn a_stream_that_only_uses_blocks_gives_them_back() {
     }
 }
 
+/// A stream for each request, of whose end the pool is not told, nor of any wait: what they leave out of others' reach is bounded.
+#[test]
+fn streams_that_never_call_again_leave_little() {
+    let (pool, _) = pool(false);
+    let stays = pool.alloc(3 * M, 0, StreamHandle(0)).expect("memory");
+    for number in 0..4000 {
+        let stream = FIRST_STREAM + number;
+        let cache = open(&pool, stream);
+        let sizes = [(1 + number as u64 % 4) * M, 48 * K, 300];
+        let blocks = sizes.map(|bytes| alloc(&pool, &cache, bytes, stream));
+        blocks.into_iter().for_each(|at| free(&pool, &cache, at, stream));
+        pool.close_cache(&cache);
+    }
+    let held = pool.attribute(Attribute::ReservedCurrent).expect("a figure");
+    assert!(held <= 128 * M, "{held} B");
+    pool.free(stays, StreamHandle(0)).expect("a live block");
+    pool.validate();
+}
+
 /// The thread that looks does not run for a while, just after it was told that the stream is at work: when it goes on it looks again. So the
 /// program is still known by heart.
 #[test]

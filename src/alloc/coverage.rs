@@ -299,6 +299,9 @@ impl Heap {
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {
             return true;
         }
+        if frees > 0 && self.is_beyond_reach(stream) && self.is_left_by_streams() {
+            return true;
+        }
         if crowded {
             return bytes >= EVENT_BYTES;
         }

@@ -89,12 +89,24 @@ impl Heap {
         for (_, depot) in self.depots() {
             depot.set_limit(if open { most } else { 0 });
         }
+        let left = self.is_left_by_streams();
         for cache in self.caches() {
             let longest = self.longest_to_keep(cache.arena).min(room.max(long_from));
+            let most = match left && self.is_beyond_reach(cache.arena) {
+                true => 0,
+                false => most,
+            };
             cache.set_limits(most, longest);
             cache.set_long_from(long_from);
             cache.set_excess(excess);
         }
+    }
+
+    /// Is more free without an event than may be, and than all caches together could have given back? Then streams have left it that never
+    /// call again, as those made for a request each: what such a stream frees has its event at once, and none of it is kept.
+    pub(super) fn is_left_by_streams(&self) -> bool {
+        let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
+        self.uncovered > self.most_uncovered() + kept
     }
 
     /// Somebody had to wait for the heap. Threads that do at every few calls are better off with blocks that are a good deal longer than
