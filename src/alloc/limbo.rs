@@ -151,16 +151,13 @@ impl Heap {
             }
             heap.want_event(user);
         };
-        for User { line, reach } in streams {
+        let born = born.map(|line| User { line, reach: None });
+        for User { line, reach } in streams.into_iter().chain(born) {
             let user = self.stream(line);
             // it may have done nothing but to use blocks
             if reach.is_some() && self.arena(user).reach.is_none() {
                 self.set_reach(user, reach);
             }
-            need(self, user);
-        }
-        if let Some(born) = born {
-            let user = self.stream(born);
             need(self, user);
         }
         if let Some(stream) = stream {
