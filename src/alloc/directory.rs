@@ -23,10 +23,14 @@
 //! Locks: words change from and to `GONE`, and from `PLAIN` to `SPECIAL`, under the heap's lock; between `PLAIN` and
 //! `KEPT` without one.
 
+mod spot;
+
+pub use spot::{Look, Spot};
+
 use super::order::COMMON;
-use super::size::{CLASS_BYTES, CLASSES, GRAIN, MIN_ALIGN, run_bytes};
+use super::size::{CLASS_BYTES, CLASSES, GRAIN, MIN_ALIGN, round_down, run_bytes};
 use crate::backend::BackendError;
-use crate::backend::sparse::{Chapters, Site, Sparse};
+use crate::backend::sparse::{self, Chapters, Site, Sparse};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bytes of a cell.
@@ -201,122 +205,6 @@ fn word_in(chapter: &Chapter, cell: u64) -> &AtomicU64 {
 #[inline(always)]
 fn state_in(chapter: &Chapter, number: u64) -> &AtomicU8 {
     &chapter.0[(number % STATES) as usize]
-}
-
-/// Here a state has been read that is about to be written. loom, which does not know of these, is told that others may come between.
-#[inline(always)]
-fn between() {
-    #[cfg(loom)]
-    loom::thread::yield_now();
-}
-
-/// Where the directory has what it knows of an address at which a block may begin.
-#[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
-    chapter: &'a Chapter,
-    /// The address in units of the least alignment.
-    number: u64,
-}
-
-impl<'a> Spot<'a> {
-    /// None: nothing of the pool's can begin there.
-    #[inline(always)]
-    pub fn of(at: u64, whole: &'a Where) -> Option<Spot<'a>> {
-        // bits that are not 0 where no block begins make a number beyond all chapters
-        let number = at.rotate_right(MIN_ALIGN.trailing_zeros());
-        Some(Spot {
-            chapter: whole.get(number / STATES)?,
-            number,
-        })
-    }
-
-    /// The word of the cell.
-    #[inline(always)]
-    pub fn look(self) -> Look<'a> {
-        Look::at(word_in(self.chapter, self.number / (CELL / MIN_ALIGN)))
-    }
-
-    /// A slab's block of that class is freed and kept by the cache of its thread, which is the `sole` one that calls the pool or not. Gives
-    /// where its state is. None: its free concerns the heap, or is a mistake.
-    #[inline(always)]
-    pub fn keep_small(self, class: usize, sole: bool) -> Option<Site> {
-        let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
-        let state = state_in(self.chapter, self.number);
-        let changed = match sole {
-            true => (state.load(Ordering::Relaxed) == plain).then(|| {
-                between();
-                state.store(kept, Ordering::Release);
-            }),
-            false => state
-                .compare_exchange(plain, kept, Ordering::AcqRel, Ordering::Relaxed)
-                .map(drop)
-                .ok(),
-        };
-        changed.map(|()| Site::of(state))
-    }
-}
-
-/// The word of a cell, as it was a moment ago.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Look<'a> {
-    cell: &'a AtomicU64,
-    word: u64,
-}
-
-impl<'a> Look<'a> {
-    #[inline(always)]
-    fn at(cell: &'a AtomicU64) -> Look<'a> {
-        let word = cell.load(Ordering::Relaxed);
-        Look { cell, word }
-    }
-
-    /// Where the word is.
-    #[inline(always)]
-    pub fn site(&self) -> Site {
-        Site::of(self.cell)
-    }
-
-    /// The class of the blocks there, if they are of a slab of the arena of these marks. (A slab serves its owner alone.)
-    #[inline(always)]
-    pub fn class(&self, marks: &Marks) -> Option<usize> {
-        let apart = self.word ^ marks.slabs;
-        (apart & WHOSE == 0).then_some((apart >> CLASS_SHIFT) as usize)
-    }
-
-    /// Has it more grains than so many, if it is a block of no slab?
-    #[inline(always)]
-    pub fn is_longer(&self, grains: u64) -> bool {
-        self.word >> GRAINS_SHIFT > grains
-    }
-
-    /// The same of a block of no slab that begins at this address, if it fits: its grains.
-    #[inline(always)]
-    pub fn keep_large(
-        &self,
-        at: u64,
-        marks: &Marks,
-        sole: bool,
-        fits: impl FnOnce(u64) -> bool,
-    ) -> Option<u64> {
-        let Look { cell, word } = *self;
-        if !marks.may_keep(word, at) || !fits(word >> GRAINS_SHIFT) {
-            return None;
-        }
-        let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
-        match sole {
-            // the word was read inside the gate, and nobody else changes it
-            true => {
-                between();
-                cell.store(kept, Ordering::Release);
-            }
-            false => drop(
-                cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
-                    .ok()?,
-            ),
-        }
-        Some(word >> GRAINS_SHIFT)
-    }
 }
 
 enum Place<'a> {
@@ -508,6 +396,21 @@ impl Directory {
         }
     }
 
+    /// Nothing lies in `[at, at + bytes)`, and before something does a run begins there anew: the memory of the states goes
+    /// back to the system.
+    pub fn forget(&self, at: u64, bytes: u64) {
+        let (mut number, end) = (at / MIN_ALIGN, (at + bytes) / MIN_ALIGN);
+        while number < end {
+            let to = end.min(round_down(number, STATES) + STATES);
+            let states = &self.whole().get(number / STATES).expect("of the pool").0;
+            let from = (number % STATES) as usize;
+            let states = &states[from..from + (to - number) as usize];
+            debug_assert!(states.iter().all(|state| state.load(Ordering::Relaxed) == 0));
+            sparse::forget_zeros(states);
+            number = to;
+        }
+    }
+
     /// The free of a live block will concern the heap.
     pub fn set_special(&self, at: u64) {
         match self.place(at) {
@@ -589,5 +492,35 @@ mod tests {
             assert_eq!(directory.state(at), State::Kept);
             assert_eq!(spot.keep_small(seen, sole), None, "a second time");
         }
+    }
+
+    /// Wherever addresses begin and end, and over the boundary of two chapters, what lies beside them stays.
+    #[test]
+    fn what_is_forgotten_ends_where_it_shall() {
+        let directory = Directory::new().expect("addresses");
+        let (from, bytes) = (2 * CHAPTER - (3 << 20) - CELL, 7 << 20);
+        directory.cover(CHAPTER, 2 * CHAPTER).expect("room");
+        let beside = [from - MIN_ALIGN, from + bytes];
+        let inside = [
+            from,
+            2 * CHAPTER - MIN_ALIGN,
+            2 * CHAPTER,
+            from + bytes - MIN_ALIGN,
+        ];
+        for at in beside.into_iter().chain(inside) {
+            directory.begin_small(at, 3);
+        }
+        for at in inside {
+            directory.set_small(at, State::Gone as u8);
+        }
+        directory.forget(from, bytes);
+        let state = |at| {
+            directory
+                .small(at)
+                .expect("a cell of the pool")
+                .load(Ordering::Relaxed)
+        };
+        assert_eq!(beside.map(state), [byte_of(3, State::Plain); 2]);
+        assert_eq!(inside.map(state), [0; 4]);
     }
 }

@@ -58,6 +58,8 @@ pub struct Mapping {
     /// Streams whose work may still use parts of this address range that are not at home here any more, and
     /// how far each must have come.
     pub users: Vec<(u32, u64)>,
+    /// Slabs have been there.
+    pub slabs: bool,
     older: MappingId,
     newer: MappingId,
 }
@@ -178,6 +180,11 @@ impl Pages {
         self.mappings[id as usize].as_mut().expect("a mapping")
     }
 
+    /// Slabs are where a mapping is.
+    pub fn has_slabs(&mut self, id: MappingId) {
+        self.mapping_mut(id).slabs = true;
+    }
+
     /// The page behind a mapping.
     pub fn page_of(&self, id: MappingId) -> &Page {
         self.page(self.mapping(id).page)
@@ -200,6 +207,7 @@ impl Pages {
             page,
             home: 0,
             users: Vec::new(),
+            slabs: false,
             older: NIL,
             newer: NIL,
         });

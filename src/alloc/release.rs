@@ -10,6 +10,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::{MappingId, PageId};
+use super::size::round_down;
 use super::space::Found;
 use crate::base::units::PageHandle;
 
@@ -101,6 +102,26 @@ impl Heap {
         let piece = self.space.carve_unbacked(id, at, at + bytes);
         self.space.set_mapping(at, bytes, NIL);
         self.space.set_unbacked(piece, Kind::Void);
+        self.forget(mapping);
+    }
+
+    /// The directory has states of the blocks of a slab's run.
+    pub(super) fn has_states(&mut self, base: u64, len: u64) {
+        let slot = self.space.slot();
+        let mut at = base;
+        while at < base + len {
+            self.pages.has_slabs(self.space.mapping_at(at));
+            at = round_down(at, slot) + slot;
+        }
+    }
+
+    /// A mapping is no more. What the directory had of slabs there would otherwise be all that ever were anywhere, in a pool that goes
+    /// on to new addresses.
+    pub(super) fn forget(&mut self, mapping: MappingId) {
+        if self.pages.mapping(mapping).slabs {
+            let (at, bytes) = self.pages.span(mapping);
+            self.directory.forget(at, bytes);
+        }
         self.pages.remove_mapping(mapping);
     }
 
@@ -110,7 +131,7 @@ impl Heap {
             let (at, bytes) = self.pages.span(mapping);
             self.space.remove_segment(at);
             self.set_back.retain(|start| !(at..at + bytes).contains(start));
-            self.pages.remove_mapping(mapping);
+            self.forget(mapping);
         }
         let bytes = self.pages.remove(page).bytes;
         self.stats.idle -= bytes;

@@ -248,7 +248,7 @@ impl Heap {
     pub fn cleared(&mut self, mapping: MappingId) {
         let (at, bytes) = self.pages.span(mapping);
         self.space.set_mapping(at, bytes, NIL);
-        self.pages.remove_mapping(mapping);
+        self.forget(mapping);
     }
 
     /// Page number `index` of a plan's aliases was mapped.

@@ -134,6 +134,26 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
+/// Elements that are all zero, and stay so for now: whole pages of the system's among them go back to it, and are zero when they
+/// are needed again.
+pub fn forget_zeros<T: Cell>(elements: &[T]) {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let first = elements.as_ptr().addr().next_multiple_of(page);
+    let end = (elements.as_ptr().addr() + size_of_val(elements)) / page * page;
+    if first < end {
+        // SAFETY: the pages lie within a table's own anonymous memory, and read zero before and after. If the system does not
+        // take them nothing is lost.
+        unsafe {
+            libc::madvise(
+                ptr::without_provenance_mut(first),
+                end - first,
+                libc::MADV_DONTNEED,
+            )
+        };
+    }
+}
+
 fn map_books(bytes: usize) -> Result<NonNull<u8>, BackendError> {
     map(bytes).ok_or_else(|| {
         BackendError::OutOfMemory(format!(
@@ -242,5 +262,38 @@ mod tests {
         assert_eq!(get(5).unwrap().1.load(Ordering::Relaxed), 0);
         assert!(table.cover(0, 65).is_err() && table.cover(0, u64::MAX).is_err());
         assert!(get(63).is_none(), "all or nothing");
+    }
+
+    #[test]
+    fn zeros_that_are_forgotten_take_no_memory() {
+        let table: Sparse<[AtomicU64; CELLS], 2> = Sparse::new().unwrap();
+        table.cover(0, 2).unwrap();
+        let cells = table.chapters().get(1).unwrap();
+        let pages = || {
+            let mut there = [0u8; CELLS * 8 / 4096];
+            // SAFETY: a mapping of that length; the list has a byte for each page, or more if pages are longer.
+            let status =
+                unsafe { libc::mincore(cells.as_ptr().cast_mut().cast(), CELLS * 8, there.as_mut_ptr()) };
+            assert_eq!(status, 0);
+            there.iter().filter(|&&page| page & 1 == 1).count()
+        };
+        let set = |value| cells.iter().for_each(|cell| cell.store(value, Ordering::Relaxed));
+        set(1);
+        let all = pages();
+        // next to nothing: its pages hold others' elements, too
+        cells[5..100]
+            .iter()
+            .for_each(|cell| cell.store(0, Ordering::Relaxed));
+        forget_zeros(&cells[5..100]);
+        assert_eq!(pages(), all);
+        let one = |number: usize| cells[number].load(Ordering::Relaxed);
+        assert_eq!([one(4), one(5), one(99), one(100)], [1, 0, 0, 1]);
+        set(0);
+        cells[0].store(7, Ordering::Relaxed);
+        forget_zeros(&cells[1..]);
+        assert_eq!(pages(), 1);
+        assert_eq!([one(0), one(1), one(CELLS - 1)], [7, 0, 0]);
+        set(2);
+        assert_eq!(pages(), all);
     }
 }
