@@ -66,6 +66,32 @@ fn a_stream_that_only_uses_blocks_gives_them_back() {
     }
 }
 
+/// However many blocks were held back since somebody looked: those that nothing uses any more are all there for a request.
+#[test]
+fn one_look_finds_all_that_is_used_no_more() {
+    for declared in [true, false] {
+        let (pool, _) = pool(declared);
+        let blocks: Vec<Addr> = (0..2000)
+            .map(|_| pool.alloc(M, 0, StreamHandle(1)).expect("memory"))
+            .collect();
+        for at in blocks {
+            pool.record_stream(at, StreamHandle(2)).expect("a live block");
+            pool.free(at, StreamHandle(1)).expect("a live block");
+        }
+        // both are named once more, so that they have their events
+        for stream in [1, 2] {
+            let at = pool.alloc(K, 0, StreamHandle(stream)).expect("memory");
+            pool.free(at, StreamHandle(stream)).expect("a live block");
+        }
+        let held = || pool.attribute(Attribute::ReservedCurrent).expect("a figure");
+        let before = held();
+        let at = pool.alloc(1900 * M, 0, StreamHandle(3)).expect("memory");
+        assert_eq!(held(), before, "declared: {declared}");
+        pool.free(at, StreamHandle(3)).expect("a live block");
+        pool.validate();
+    }
+}
+
 /// A stream for each request, of whose end the pool is not told, nor of any wait: what they leave out of others' reach is bounded.
 #[test]
 fn streams_that_never_call_again_leave_little() {

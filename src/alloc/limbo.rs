@@ -10,6 +10,9 @@ use super::order::{COMMON, Clock};
 use super::space::Found;
 use crate::base::units::{StreamHandle, Timeline};
 
+/// So many held-back blocks are looked at in vain.
+const LOOKS: usize = 256;
+
 /// Who uses a block beside the stream that will free it.
 #[derive(Debug, Default)]
 pub struct Users {
@@ -193,22 +196,26 @@ impl Heap {
         last.needs.get(number).map(|need| need.0)
     }
 
-    /// Frees, for everybody, the held-back blocks whose streams are done; those of guests of a replay for these. Looks at a bounded number.
+    /// Frees, for everybody, the held-back blocks whose streams are done; those of guests of a replay for these. Looks at a bounded number
+    /// of those that are not: where more were held back than that between two looks, what is done would become ever more, and memory
+    /// with it.
     pub fn release_limbo(&mut self) -> bool {
-        let mut any = false;
-        for _ in 0..self.limbo.len().min(256) {
+        let (mut any, mut in_vain) = (false, 0);
+        for _ in 0..self.limbo.len() {
+            if in_vain == LOOKS {
+                break;
+            }
             let held = self.limbo.pop_front().expect("an entry");
             let complete = |&(stream, seq): &(u32, u64)| self.is_complete(stream, seq);
-            if held.loan.borrowers > 0 || !held.needs.iter().all(complete) {
-                self.limbo.push_back(held);
-                continue;
-            }
+            let is_done = held.loan.borrowers == 0 && held.needs.iter().all(complete);
             let to = match self.replay.is_on() {
+                _ if !is_done => None,
                 true => self.guest_of_held(&held),
                 false => Some(COMMON),
             };
             let Some(to) = to else {
                 self.limbo.push_back(held);
+                in_vain += 1;
                 continue;
             };
             any = true;
