@@ -23,6 +23,8 @@ const MOST_OF_LITTLE: u64 = 64 << 20;
 const SHORT: u64 = 16;
 /// Beyond that all of them together keep no more than this part of the pool.
 const PART: u64 = 64;
+/// A program that does not make ever new streams has no more of them without a cache.
+const MANY_STREAMS: usize = 64;
 /// Little is what is less than this...
 const LITTLE: u64 = 128 << 20;
 /// ...or less than this for each cache: room for what one may keep, and for what comes and goes beside it.
@@ -102,11 +104,13 @@ impl Heap {
         }
     }
 
-    /// Is more free without an event than may be, and than all caches together could have given back? Then streams have left it that never
-    /// call again, as those made for a request each: what such a stream frees has its event at once, and none of it is kept.
+    /// Is more free without an event than may be, and than all caches together could have given back, or are there many streams without a
+    /// cache? Then there are streams that never call again, as those made for a request each: what such a stream frees has its event at once,
+    /// and none of it is kept.
     pub(super) fn is_left_by_streams(&self) -> bool {
         let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
         self.uncovered > self.most_uncovered() + kept
+            || self.known_streams() > MANY_STREAMS + self.caches().len()
     }
 
     /// Somebody had to wait for the heap. Threads that do at every few calls are better off with blocks that are a good deal longer than

@@ -30,6 +30,7 @@ use crate::backend::Event;
 use crate::base::units::{EventHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -428,8 +429,10 @@ impl Heap {
         // before the number is read: what is kept from now on may have a later one
         let kept = self.kept_for(stream);
         let arena = self.arena_mut(stream);
-        arena.kept = kept;
-        arena.advance();
+        // of a stream that never calls again a number that nothing has would be one that no event covers
+        if mem::replace(&mut arena.kept, kept) != kept {
+            arena.advance();
+        }
         arena.seq
     }
 
@@ -505,7 +508,7 @@ impl Heap {
                 any |= self.absorb(stream, completed, COMMON);
             }
             any |= self.return_strays(stream);
-            let mut knows = std::mem::take(&mut self.arena_mut(stream).knows);
+            let mut knows = mem::take(&mut self.arena_mut(stream).knows);
             knows.retain(|&other, &mut seq| !self.is_complete(other, seq));
             self.arena_mut(stream).knows = knows;
             // of few streams the slabs that serve them stay

@@ -127,6 +127,7 @@ pub(super) fn index_for_alloc(heap: &mut Heap, stream: Named) -> u32 {
 #[cfg(test)]
 mod tests {
     use crate::backend::host::{HostBackend, streams};
+    use crate::base::units::{EventHandle, StreamHandle};
     use crate::config::{Config, MemoryKind};
     use crate::pool::Pool;
 
@@ -158,5 +159,46 @@ mod tests {
             least > 0 && arenas <= most + 1,
             "{arenas} for {least} to {most} streams"
         );
+    }
+
+    /// Streams of which the pool hears no end, nor of a wait, that wait for each other: those that left nothing are forgotten, and few leave
+    /// something.
+    #[test]
+    fn streams_that_wait_for_each_other_are_forgotten() {
+        let config = Config {
+            memory: MemoryKind::Host,
+            ..Config::default()
+        };
+        let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
+        let event = EventHandle(1);
+        // so much that what streams may leave is much as well
+        let stays = pool.alloc(16 << 30, 0, StreamHandle(0)).expect("memory");
+        for number in 0..1000 {
+            let streams = [1, 2].map(|_| streams::create().expect("a stream"));
+            let caches = streams.map(|stream| pool.open_cache(stream).expect("a cache"));
+            for length in 1..40 {
+                let (from, to) = ((number + length) % 2, (number + length + 1) % 2);
+                let bytes = (length as u64 * 1733) << (length % 11);
+                let at = caches[from]
+                    .alloc(bytes, 0)
+                    .map(Ok)
+                    .unwrap_or_else(|| pool.alloc_beside(Some(&caches[from]), bytes, 0, streams[from]));
+                let at = at.expect("memory");
+                pool.event_recorded(event, pool.mark_stream(streams[from]));
+                pool.stream_waits(streams[to], pool.mark_event(event));
+                if caches[to].free(at).is_none() {
+                    pool.free_beside(Some(&caches[to]), at, streams[to])
+                        .expect("a live block");
+                }
+            }
+            caches.iter().for_each(|cache| pool.close_cache(cache));
+            for stream in streams {
+                streams::destroy(stream).expect("a stream");
+            }
+        }
+        pool.free(stays, StreamHandle(0)).expect("a live block");
+        pool.validate();
+        let arenas = pool.books().expect("its books").arenas.len();
+        assert!(arenas < 100, "{arenas}");
     }
 }
