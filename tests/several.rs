@@ -66,6 +66,37 @@ fn a_stream_that_only_uses_blocks_gives_them_back() {
     }
 }
 
+/// The events of blocks that are held back are forgotten again, though no request finds nothing.
+#[test]
+fn events_for_what_is_held_back_are_forgotten() {
+    for bytes in [100, 48 * K, 3 * M] {
+        let sim = Sim::new(2);
+        sim.always_give_events();
+        let mut config = config();
+        config.declared_streams = true;
+        let pool = Pool::new(config, sim.clone()).expect("a pool");
+        let [one, two] = [0, 1].map(|index| StreamHandle(FIRST_STREAM + index));
+        sim.naming(&[one, two], || {
+            for _ in 0..2000 {
+                let blocks: Vec<Addr> = (0..32)
+                    .map(|_| pool.alloc(bytes, 0, one).expect("a block"))
+                    .collect();
+                for at in blocks {
+                    pool.record_stream(at, two).expect("a live block");
+                    pool.free(at, one).expect("a live block");
+                }
+                [one, two].map(|stream| pool.synchronized(pool.mark_stream(stream)));
+            }
+        });
+        assert!(
+            sim.events() < 200,
+            "{} events for blocks of {bytes} B",
+            sim.events()
+        );
+        pool.validate();
+    }
+}
+
 /// However many blocks were held back since somebody looked: those that nothing uses any more are all there for a request.
 #[test]
 fn one_look_finds_all_that_is_used_no_more() {

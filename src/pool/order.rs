@@ -143,22 +143,26 @@ impl Pool {
 
     /// Adds an event that was recorded after `covers` was read of a stream.
     pub(super) fn add_event(&self, event: Event, covers: u64, index: u32) {
+        if self.note_event(event, covers, index)
+            && let Some(_grow) = Turn::try_take(self)
+        {
+            self.forget_stale();
+        }
+    }
+
+    /// The same, without forgetting any. Are there many to forget?
+    fn note_event(&self, event: Event, covers: u64, index: u32) -> bool {
         // it may be a replay's
         let Ok(mut heap) = self.books_to_read() else {
             // nobody has heard of the event, and the end has been through with the others
             if event != Event::COMPLETE && self.backend.usable() {
                 self.backend.forget(event);
             }
-            return;
+            return false;
         };
         let mut stale = self.stale.lock();
         heap.add_event(index, event, covers, &mut stale);
-        drop(heap);
-        let many = stale.len() >= STALE;
-        drop(stale);
-        if many && let Some(_grow) = Turn::try_take(self) {
-            self.forget_stale();
-        }
+        stale.len() >= STALE
     }
 
     /// Forgets the events kept for that. The caller holds `grow`.
@@ -199,7 +203,9 @@ impl Pool {
         let Ok(event) = self.backend.record(name) else {
             return false;
         };
-        self.add_event(event, covers, index);
+        if self.note_event(event, covers, index) {
+            self.forget_stale();
+        }
         true
     }
 

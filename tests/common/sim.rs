@@ -75,6 +75,11 @@ impl Sim {
         self.always_events.store(true, Ordering::Relaxed);
     }
 
+    /// Events that were recorded and not forgotten.
+    pub fn events(&self) -> usize {
+        self.state().events.len()
+    }
+
     /// Blocks are to be announced from the start of the next pool on.
     pub fn watch(&self) {
         self.watching.store(true, Ordering::Relaxed);
