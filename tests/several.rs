@@ -85,7 +85,9 @@ fn events_for_what_is_held_back_are_forgotten() {
                     pool.record_stream(at, two).expect("a live block");
                     pool.free(at, one).expect("a live block");
                 }
-                [one, two].map(|stream| pool.synchronized(pool.mark_stream(stream)));
+                for stream in [one, two] {
+                    pool.synchronized(pool.mark_stream(stream));
+                }
             }
         });
         assert!(
