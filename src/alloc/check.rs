@@ -246,6 +246,8 @@ impl Heap {
     fn validate_arenas(&self) {
         let (mut free, mut shape) = (0, Shape::default());
         assert_eq!(self.known as usize, self.streams().count());
+        let captured = |&index: &u32| self.arena(index).id.capture.is_some();
+        assert_eq!(self.captured as usize, self.streams().filter(captured).count());
         let mut vacant: Vec<usize> = self.vacant.iter().map(|&(index, _)| index as usize).collect();
         vacant.sort_unstable();
         let empty = (0..self.arenas.len()).filter(|&index| self.arenas[index].is_none());

@@ -24,7 +24,7 @@ use super::heap::Heap;
 use super::node::{Kind, NIL, Node, NodeId};
 use super::order::{Arena, COMMON, EVENT_BYTES, EVENT_FREES};
 use super::space::Found;
-use crate::base::units::StreamHandle;
+use crate::base::units::{StreamHandle, Timeline};
 use std::mem;
 
 /// No stream asks for memory.
@@ -219,6 +219,11 @@ impl Heap {
         self.known as usize
     }
 
+    /// How many of them have no cache, and are no parts of captures, of which a program with many graphs has many?
+    pub(super) fn streams_without_cache(&self) -> usize {
+        ((self.known - self.captured) as usize).saturating_sub(self.caches().len())
+    }
+
     /// Does it know any?
     pub(super) fn has_streams(&self) -> bool {
         self.known > 0
@@ -226,8 +231,9 @@ impl Heap {
 
     /// A stream has come to be known. One that was alone until now has freed what only it may use: it should have an event
     /// as soon as it is named.
-    pub(super) fn stream_came(&mut self) {
+    pub(super) fn stream_came(&mut self, id: Timeline) {
         self.known += 1;
+        self.captured += u32::from(id.capture.is_some());
         if self.known == 2 {
             for other in 1..self.arenas.len() as u32 {
                 if self.arenas[other as usize].is_some() {
@@ -240,8 +246,9 @@ impl Heap {
     }
 
     /// A stream was forgotten.
-    pub(super) fn stream_went(&mut self) {
+    pub(super) fn stream_went(&mut self, id: Timeline) {
         self.known -= 1;
+        self.captured -= u32::from(id.capture.is_some());
         if self.known == 1 {
             self.limit_caches();
         }

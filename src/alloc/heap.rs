@@ -77,6 +77,8 @@ pub struct Heap {
     pub(super) latest: u32,
     /// How many there are, but for the common one.
     pub(super) known: u32,
+    /// How many of these are parts of captures.
+    pub(super) captured: u32,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
     /// Requests that wait for what was freed.
@@ -167,6 +169,7 @@ impl Heap {
             ids: FxHashMap::default(),
             latest: COMMON,
             known: 0,
+            captured: 0,
             serving: NOBODY,
             frozen: 0,
             uncovered: 0,

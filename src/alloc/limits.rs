@@ -109,8 +109,7 @@ impl Heap {
     /// and none of it is kept.
     pub(super) fn is_left_by_streams(&self) -> bool {
         let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
-        self.uncovered > self.most_uncovered() + kept
-            || self.known_streams() > MANY_STREAMS + self.caches().len()
+        self.uncovered > self.most_uncovered() + kept || self.streams_without_cache() > MANY_STREAMS
     }
 
     /// Somebody had to wait for the heap. Threads that do at every few calls are better off with blocks that are a good deal longer than
@@ -288,7 +287,7 @@ mod tests {
     use super::super::directory::Directory;
     use super::super::order::Reuse;
     use super::*;
-    use crate::base::units::{StreamHandle, StreamId, Timeline};
+    use crate::base::units::{CaptureId, StreamHandle, StreamId, Timeline};
     use std::sync::Arc;
 
     const STREAM: Timeline = Timeline::of(StreamId(1));
@@ -336,6 +335,22 @@ mod tests {
         let arena = heap.stream(STREAM);
         open(&mut heap, 7, arena);
         assert_eq!(after(&mut heap, 0, 0), Excess::None);
+    }
+
+    /// Streams that threads call have caches, and a program with many graphs has as many parts of captures.
+    #[test]
+    fn many_streams_without_a_cache_are_those_that_never_call_again() {
+        let mut heap = heap(2 * MANY_STREAMS as u64);
+        let mut add = |of: u64, capture: Option<CaptureId>| {
+            for number in 0..MANY_STREAMS as u64 {
+                let stream = StreamId(of + number);
+                heap.stream(Timeline { stream, capture });
+            }
+            heap.is_left_by_streams()
+        };
+        assert!(!add(1000, Some(CaptureId(1))) && !add(1000, Some(CaptureId(2))));
+        assert!(!add(2000, None) && !add(3000, None));
+        assert!(add(4000, None));
     }
 
     #[test]

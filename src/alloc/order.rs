@@ -295,7 +295,7 @@ impl Heap {
             None => self.arenas.push(Some(arena)),
         }
         self.ids.insert(id, index);
-        self.stream_came();
+        self.stream_came(id);
         let taken = self.recall(id);
         self.arena_mut(index).taken = taken;
         index
@@ -587,6 +587,6 @@ impl Heap {
         for other in self.arenas.iter_mut().flatten() {
             other.knows.remove(&stream);
         }
-        self.stream_went();
+        self.stream_went(arena.id);
     }
 }
