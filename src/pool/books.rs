@@ -131,14 +131,18 @@ mod tests {
     use crate::config::{Config, MemoryKind};
     use crate::pool::Pool;
 
-    /// A server that makes streams for a request each, two at a time: the books are no longer for those that have gone.
-    #[test]
-    fn streams_that_come_and_go_leave_nothing() {
+    fn pool() -> Pool {
         let config = Config {
             memory: MemoryKind::Host,
             ..Config::default()
         };
-        let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
+        Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool")
+    }
+
+    /// A server that makes streams for a request each, two at a time: the books are no longer for those that have gone.
+    #[test]
+    fn streams_that_come_and_go_leave_nothing() {
+        let pool = pool();
         let (mut least, mut most) = (usize::MAX, 0);
         for _ in 0..200 {
             let streams = [1, 2].map(|_| streams::create().expect("a stream"));
@@ -165,11 +169,7 @@ mod tests {
     /// something.
     #[test]
     fn streams_that_wait_for_each_other_are_forgotten() {
-        let config = Config {
-            memory: MemoryKind::Host,
-            ..Config::default()
-        };
-        let pool = Pool::new(config, HostBackend::new().expect("host memory")).expect("a pool");
+        let pool = pool();
         let event = EventHandle(1);
         // so much that what streams may leave is much as well
         let stays = pool.alloc(16 << 30, 0, StreamHandle(0)).expect("memory");
