@@ -219,7 +219,8 @@ impl Heap {
         self.known as usize
     }
 
-    /// How many of them have no cache, and are no parts of captures, of which a program with many graphs has many?
+    /// How many of them have no cache, at least, as several may be one stream's, and are no parts of captures, of which a program with many
+    /// graphs has many?
     pub(super) fn streams_without_cache(&self) -> usize {
         ((self.known - self.captured) as usize).saturating_sub(self.caches().len())
     }

@@ -180,8 +180,8 @@ impl Pages {
         self.mappings[id as usize].as_mut().expect("a mapping")
     }
 
-    /// Slabs are where a mapping is.
-    pub fn has_slabs(&mut self, id: MappingId) {
+    /// There are slabs where a mapping is.
+    pub fn note_slabs(&mut self, id: MappingId) {
         self.mapping_mut(id).slabs = true;
     }
 

@@ -105,12 +105,12 @@ impl Heap {
         self.forget(mapping);
     }
 
-    /// The directory has states of the blocks of a slab's run.
-    pub(super) fn has_states(&mut self, base: u64, len: u64) {
+    /// A slab's run begins there: from now on the directory has states of its blocks.
+    pub(super) fn note_states(&mut self, base: u64, len: u64) {
         let slot = self.space.slot();
         let mut at = base;
         while at < base + len {
-            self.pages.has_slabs(self.space.mapping_at(at));
+            self.pages.note_slabs(self.space.mapping_at(at));
             at = round_down(at, slot) + slot;
         }
     }

@@ -365,7 +365,7 @@ impl Heap {
         self.space.nodes[node].kind = Kind::Slab;
         self.space.nodes[node].slab = id;
         self.directory.begin_run(base, class, stream);
-        self.has_states(base, len);
+        self.note_states(base, len);
         self.stats.cached += len;
         self.list_slab(id);
         id
