@@ -1,5 +1,5 @@
 //! How soon programs that do the same again come to rounds that make no page call, what they hold then, and which calls are
-//! left. The programs are those of `tests/rounds.rs`, and one whose streams keep step, with other seeds.
+//! left. The programs are those of `tests/pool/rounds.rs`, and one whose streams keep step, with other seeds.
 //!
 //! `cargo bench --bench rounds -- [--from SEED] [--to SEED] [--rounds N] [--untold] [--work MICROSECONDS]
 //! [--only PROGRAM]`; untold: the pool does

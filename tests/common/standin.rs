@@ -5,6 +5,7 @@
 //! wants one runs in a process of its own: this test program again, for one test, with `WEIR_TEST_ROLE` set.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -73,8 +74,11 @@ pub fn is_alone() -> bool {
     std::env::var_os("WEIR_TEST_ROLE").is_some()
 }
 
-/// Runs a test of this program again in a process of its own, with the stand-in as its driver and more variables.
+/// Runs a test of the caller's file again in a process of its own, with the stand-in as its driver and more variables.
+#[track_caller]
 pub fn again(test: &str, variables: &[(&str, &str)]) -> Output {
+    let file = Path::new(Location::caller().file()).file_stem().expect("a file");
+    let test = &format!("{}::{test}", file.display()); // the file is a module of its program
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env("WEIR_TEST_ROLE", test)
@@ -92,6 +96,7 @@ pub fn stderr(output: &Output) -> String {
 }
 
 /// Runs `body` as the test of that name, in a process of its own that must end well, with nothing left open.
+#[track_caller]
 pub fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if is_alone() {
         return body();
@@ -106,6 +111,7 @@ pub fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
 }
 
 /// Runs `body` as the test of that name, in a process that the stand-in must abort with these words.
+#[track_caller]
 pub fn aborted(test: &str, words: &str, body: impl FnOnce()) {
     use std::os::unix::process::ExitStatusExt;
     if is_alone() {

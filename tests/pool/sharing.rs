@@ -1,0 +1,160 @@
+//! Streams that do not look at each other, because rounds would differ by chance: what one frees is handed to another one only behind the
+//! work that may still use it. The device (`sim`) knows the truth, and panics where that is not so.
+
+use crate::common::random::Random;
+use crate::common::sim::{FIRST_STREAM, Sim};
+use crate::common::{K, M, config};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use weir::base::units::{Addr, StreamHandle};
+use weir::config::Config;
+use weir::pool::Pool;
+
+const STREAMS: usize = 3;
+const REQUESTS: usize = 400;
+const LIVE: usize = 24;
+
+/// A block: where, its bytes and number, and the stream that frees it.
+type Block = (Addr, u64, u64, StreamHandle);
+
+struct Rig {
+    sim: Arc<Sim>,
+    pool: Pool,
+    blocks: u64,
+}
+
+impl Rig {
+    fn new(declared: bool) -> Rig {
+        let sim = Sim::new(STREAMS);
+        if declared {
+            sim.declare_streams();
+        }
+        let config = Config {
+            declared_streams: declared,
+            ..config()
+        };
+        let pool = Pool::new(config, sim.clone()).expect("a pool");
+        Rig { sim, pool, blocks: 0 }
+    }
+
+    /// Does `pass` hand each block to the next stream, which frees it? Else each stream frees its own.
+    fn round(&mut self, pass: bool, seed: u64, pace: &mut Random) {
+        let streams = [0, 1, 2].map(|number| StreamHandle(FIRST_STREAM + number));
+        let mut random = Random(seed);
+        let mut live: VecDeque<Block> = VecDeque::new();
+        for _ in 0..REQUESTS {
+            if live.len() == LIVE {
+                let turn = if pass { 0 } else { random.below(LIVE as u64) };
+                let block = live.remove(turn as usize).expect("one of many");
+                self.free(block);
+            }
+            let number = random.below(STREAMS as u64) as usize;
+            let bytes = M * random.log_uniform(7) + random.below(512 * K);
+            let stream = streams[number];
+            let at = self
+                .sim
+                .naming(&[stream], || self.pool.alloc(bytes, 0, stream))
+                .expect("memory");
+            self.blocks += 1;
+            self.sim.touch(stream, self.blocks, at.0, bytes);
+            let freed_on = match pass {
+                true => streams[(number + 1) % STREAMS],
+                false => stream,
+            };
+            if pass {
+                // the program's own order, of which the pool hears nothing
+                let now = self.sim.now(stream);
+                self.sim.wait_for(freed_on, &now);
+                self.sim.touch(freed_on, self.blocks, at.0, bytes);
+            }
+            live.push_back((at, bytes, self.blocks, freed_on));
+            if pace.one_in(4) {
+                self.sim
+                    .advance(streams[pace.below(3) as usize], 1 + pace.below(3));
+            }
+            self.pool.validate();
+        }
+        live.into_iter().for_each(|block| self.free(block));
+        for stream in streams {
+            let mark = self.sim.naming(&[stream], || self.pool.mark_stream(stream));
+            self.sim.synchronize_with(&self.sim.now(stream));
+            self.pool.synchronized(mark);
+        }
+    }
+
+    fn free(&self, (at, _, _, stream): Block) {
+        self.sim
+            .naming(&[stream], || self.pool.free(at, stream))
+            .expect("a live block");
+    }
+}
+
+/// What the last of some rounds asked of events, and waited for; page calls of all, and what was held at most for what was in use.
+struct Outcome {
+    events: u64,
+    waits: u64,
+    page_calls: Vec<u64>,
+    held: f64,
+}
+
+fn rounds(declared: bool, pass: bool, seed: u64) -> Outcome {
+    let mut rig = Rig::new(declared);
+    let mut pace = Random(seed + 100);
+    let mut outcome = Outcome {
+        events: 0,
+        waits: 0,
+        page_calls: Vec::new(),
+        held: 0.0,
+    };
+    for _ in 0..18 {
+        let (before, waits) = (rig.pool.stats().expect("stats"), rig.sim.waits());
+        rig.round(pass, seed, &mut pace);
+        let after = rig.pool.stats().expect("stats");
+        outcome.events = after.event_calls - before.event_calls;
+        outcome.waits = rig.sim.waits() - waits;
+        let pages = (after.maps + after.page_creates) - (before.maps + before.page_creates);
+        outcome.page_calls.push(pages);
+        let held = after.reserved as f64 / after.used_peak as f64;
+        outcome.held = outcome.held.max(held);
+    }
+    outcome
+}
+
+/// Of work that hardly ever ends no pool can wait to see the end. What one stream hands to the next is waited for on the device, once the
+/// pool holds what streams would need that share nothing.
+#[test]
+fn what_is_passed_on_is_waited_for() {
+    for declared in [true, false] {
+        for seed in 1..=2 {
+            let Outcome {
+                waits,
+                page_calls,
+                held,
+                ..
+            } = rounds(declared, true, seed);
+            let what =
+                format!("declared {declared}, seed {seed}: {waits} waits, held {held}, {page_calls:?}");
+            assert!(page_calls[0] > 0 && waits > 0 && held < 5.0, "{what}");
+        }
+    }
+}
+
+/// Streams that keep to themselves in the end ask for nothing, however far the host is ahead.
+#[test]
+fn what_is_kept_is_neither_waited_for_nor_looked_at() {
+    for declared in [true, false] {
+        for seed in 1..=2 {
+            let Outcome {
+                events,
+                waits,
+                page_calls,
+                held,
+            } = rounds(declared, false, seed);
+            let what = format!(
+                "declared {declared}, seed {seed}: {events} events, {waits} waits, held {held}, {page_calls:?}"
+            );
+            assert!(page_calls[0] > 0 && page_calls.ends_with(&[0, 0]), "{what}");
+            assert!(waits == 0 && (!declared || events == 0) && held < 2.3, "{what}");
+        }
+    }
+}
