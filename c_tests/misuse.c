@@ -97,10 +97,19 @@ static void sizes(void) {
     CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, weir_pool_alloc(pool, SIZE_MAX - 4096, NULL, &p));
     CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, weir_pool_alloc(pool, SIZE_MAX / 2 + 1, NULL, &p));
     CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, weir_pool_alloc_aligned(pool, SIZE_MAX - 1, 4096, NULL, &p));
-    CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, 3, NULL, &p));
-    CHECK_SAYS_NUMBER(3);
-    CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, 384, NULL, &p));
-    CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, (SIZE_MAX >> 1) + 1, NULL, &p));
+    /* Also where the thread keeps blocks that are long enough. */
+    for (int kept = 0; kept < 2; kept++) {
+        CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, 3, NULL, &p));
+        CHECK_SAYS_NUMBER(3);
+        CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, 384, NULL, &p));
+        CHECK_STATUS(WEIR_ERROR_INVALID_ALIGNMENT, weir_pool_alloc_aligned(pool, 100, (SIZE_MAX >> 1) + 1, NULL, &p));
+        void *kinds[4][2];
+        for (int i = 0; i < 4; i++) {
+            CHECK_OK(weir_pool_alloc_aligned(pool, i < 2 ? 100 : 400, i % 2 ? 512 : 0, NULL, &kinds[i][0]));
+            CHECK_OK(weir_pool_alloc_aligned(pool, i < 2 ? 100 : 400, i % 2 ? 512 : 0, NULL, &kinds[i][1]));
+        }
+        for (int i = 0; i < 8; i++) CHECK_OK(weir_pool_free(pool, kinds[i / 2][i % 2], NULL));
+    }
     size_t sizes[] = {100, SIZE_MAX};
     size_t counts[] = {1, SIZE_MAX};
     void *ptrs[] = {untouched, untouched};

@@ -476,9 +476,15 @@ impl Drop for Pool {
     }
 }
 
+/// 0 is what blocks have anyway.
+#[inline]
+fn is_alignment(align: u64) -> bool {
+    align == 0 || (align.is_power_of_two() && align <= MAX_ALIGN)
+}
+
 #[inline]
 fn check_request(bytes: u64, align: u64) -> Result<(), Error> {
-    if align != 0 && (!align.is_power_of_two() || align > MAX_ALIGN) {
+    if !is_alignment(align) {
         return Err(Error::InvalidAlignment {
             given: align,
             most: MAX_ALIGN,

@@ -1,7 +1,7 @@
 //! Calls through a thread's cache. What the cache serves takes no lock; all else goes on to the pool.
 
 use super::turn::Turn;
-use super::{Named, Pool, index, index_for_alloc};
+use super::{Named, Pool, index, index_for_alloc, is_alignment};
 pub use crate::alloc::cache::Cache;
 use crate::alloc::cache::ThreadId;
 pub use crate::alloc::directory::{Look, Spot, Where};
@@ -42,14 +42,14 @@ pub struct ThreadCache {
 }
 
 impl ThreadCache {
-    /// A block for a request, if the cache has one.
+    /// A block for a request, if the cache has one. What is no alignment the pool refuses.
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
         if self.cache.is_replayed() {
             let same = align == 0 && self.stream_is_the_same();
             return same.then(|| self.cache.replay_alloc(bytes))?.map(Addr);
         }
         // who has nothing need not ask whose the stream is: the pool will
-        if !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
+        if !is_alignment(align) || !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
             return None;
         }
         self.cache.take(bytes, align).map(Addr)
