@@ -2,7 +2,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use weir::backend::Backend;
@@ -39,12 +39,17 @@ impl Stream {
     /// Work queued from now on waits until the gate is opened or dropped.
     pub fn gate(&self) -> Gate {
         let (sender, receiver) = channel::<()>();
+        let given_up = Arc::new(AtomicBool::new(false));
+        let gate = Gate {
+            given_up: Arc::clone(&given_up),
+            _sender: sender,
+        };
         // a pool that waits for it on the thread that would open it is found out
         self.enqueue(move || {
             let answer = receiver.recv_timeout(Duration::from_secs(10));
-            assert_ne!(answer, Err(RecvTimeoutError::Timeout), "a gate was never opened");
+            given_up.store(answer == Err(RecvTimeoutError::Timeout), Ordering::Release);
         });
-        Gate(sender)
+        gate
     }
 
     /// Queues work that takes a while.
@@ -55,6 +60,13 @@ impl Stream {
     /// Waits for all that is queued, behind the pool's back.
     pub fn synchronize(&self) {
         streams::synchronize(self.0).expect("a live stream");
+    }
+
+    /// Waits for all that is queued if that may run now, and not for long if another stream holds it back.
+    pub fn run_ahead(&self) {
+        let (sender, receiver) = channel::<()>();
+        self.enqueue(move || drop(sender));
+        let _ = receiver.recv_timeout(Duration::from_millis(100));
     }
 
     /// Queues a write of `value` all over a block.
@@ -78,11 +90,25 @@ impl Drop for Stream {
 
 /// Holds a stream back.
 #[derive(Debug)]
-pub struct Gate(Sender<()>);
+pub struct Gate {
+    given_up: Arc<AtomicBool>,
+    /// The stream goes on when it is gone.
+    _sender: Sender<()>,
+}
 
 impl Gate {
     /// Lets the stream go on.
     pub fn open(self) {}
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let given_up = self.given_up.load(Ordering::Acquire);
+        assert!(
+            !given_up || std::thread::panicking(),
+            "a gate was opened too late"
+        );
+    }
 }
 
 /// Words of blocks that did not hold what they should.

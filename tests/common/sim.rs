@@ -220,7 +220,7 @@ impl Sim {
     pub fn hand_out(&self, start: u64, bytes: u64) {
         let state = self.state();
         let pieces = state.pieces(start, bytes);
-        let held = state.work.iter().find(|work| work.held && work.meets(&pieces));
+        let held = state.users(&pieces).find(|work| work.held);
         assert!(
             held.is_none(),
             "{bytes} B at {start:#x} are handed out, but held for {held:?}"
@@ -231,17 +231,17 @@ impl Sim {
         let mut state = self.state();
         let pieces = state.pieces(start, bytes);
         let index = state.handles.get(&stream).copied();
-        for work in &state.work {
+        for work in state.users(&pieces) {
             let ordered =
                 index.is_some_and(|index| at(&state.streams[index].clock, work.stream) >= work.position);
             assert!(
-                !work.meets(&pieces) || work.block == block || ordered,
+                work.block == block || ordered,
                 "block {block} of {bytes} B at {start:#x} is used on {stream}, but its memory is still in use by {work:?}"
             );
         }
         let Some(index) = index else { return };
         let position = state.queue(index);
-        state.work.push(Work {
+        state.add(Work {
             stream: index,
             position,
             block,
@@ -345,11 +345,8 @@ impl Backend for Sim {
     }
 
     fn release(&self, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
-        for work in &self.state().work {
-            assert!(
-                work.pieces.iter().all(|piece| piece.0 != page),
-                "{page:?} is released while it is used by {work:?}"
-            );
+        if let Some(work) = self.state().user(page) {
+            panic!("{page:?} is released while it is used by {work:?}");
         }
         self.memory.release(page, bytes)?;
         // one that came with its address

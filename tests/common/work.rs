@@ -2,6 +2,7 @@
 
 use super::sim::FIRST_STREAM;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use weir::backend::Event;
 use weir::base::units::{CaptureId, PageHandle, StreamHandle};
 
@@ -32,7 +33,7 @@ pub(super) struct Stream {
 }
 
 /// Queued work that uses memory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Work {
     pub(super) stream: usize,
     pub(super) position: u64,
@@ -47,13 +48,12 @@ pub(super) struct Work {
 /// A page, and bytes of it from, to.
 pub(super) type Piece = (PageHandle, u64, u64);
 
-impl Work {
-    pub(super) fn meets(&self, pieces: &[Piece]) -> bool {
-        let overlap = |old: &Piece, new: &Piece| old.0 == new.0 && old.1 < new.2 && new.1 < old.2;
-        self.pieces
-            .iter()
-            .any(|old| pieces.iter().any(|new| overlap(old, new)))
-    }
+/// Bytes of a page, and which work uses them.
+#[derive(Debug)]
+struct Use {
+    from: u64,
+    to: u64,
+    work: Arc<Work>,
 }
 
 /// A moment in the work of a stream.
@@ -78,7 +78,9 @@ pub(super) struct State {
     pub(super) events: HashMap<Event, Clock>,
     pub(super) last_event: u64,
     pub(super) mappings: BTreeMap<u64, (PageHandle, u64)>,
-    pub(super) work: Vec<Work>,
+    pub(super) work: Vec<Arc<Work>>,
+    /// Which of it uses which bytes of a page. A page that no work uses is not there.
+    uses: HashMap<PageHandle, Vec<Use>>,
     /// Streams that the call in progress names.
     pub(super) named: Vec<StreamHandle>,
     /// Streams that have been named and not been given up since, if the pool may touch those at any time.
@@ -104,6 +106,30 @@ impl State {
             next = to;
         }
         pieces
+    }
+
+    /// Work is queued that uses memory.
+    pub(super) fn add(&mut self, work: Work) {
+        let work = Arc::new(work);
+        for &(page, from, to) in &work.pieces {
+            let work = work.clone();
+            self.uses.entry(page).or_default().push(Use { from, to, work });
+        }
+        self.work.push(work);
+    }
+
+    /// The work that uses any of these bytes; once for each piece.
+    pub(super) fn users<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = &'a Work> {
+        pieces.iter().flat_map(|&(page, from, to)| {
+            let uses = self.uses.get(&page).map_or(&[][..], Vec::as_slice);
+            let met = uses.iter().filter(move |old| old.from < to && from < old.to);
+            met.map(|old| &*old.work)
+        })
+    }
+
+    /// Any work that uses the page.
+    pub(super) fn user(&self, page: PageHandle) -> Option<&Work> {
+        Some(&self.uses.get(&page)?.first()?.work)
     }
 
     pub(super) fn queue(&mut self, index: usize) -> u64 {
@@ -133,9 +159,22 @@ impl State {
                 todo.extend(needs.into_iter().enumerate().filter(|need| need.0 != index));
             }
         }
-        let streams = &self.streams;
-        self.work
-            .retain(|work| streams[work.stream].completed < work.position);
+        let goes_on = |work: &Work| self.streams[work.stream].completed < work.position;
+        let mut left = HashSet::new();
+        self.work.retain(|work| {
+            let goes_on = goes_on(work);
+            if !goes_on {
+                left.extend(work.pieces.iter().map(|piece| piece.0));
+            }
+            goes_on
+        });
+        for page in left {
+            let uses = self.uses.get_mut(&page).expect("a page in use");
+            uses.retain(|old| goes_on(&old.work));
+            if uses.is_empty() {
+                self.uses.remove(&page);
+            }
+        }
     }
 
     pub(super) fn reached(&self, clock: &Clock) -> bool {

@@ -49,7 +49,7 @@ fn freed_elsewhere(way: &Way) {
     cache.iter().for_each(|cache| pool.close_cache(cache));
     let third = pool.alloc(LEN, 0, other.0).expect("a block");
     other.write(third, LEN, 2);
-    other.synchronize();
+    other.run_ahead();
     gate.open();
     streams::synchronize_all().expect("streams");
     let wrong = Wrong::default();
