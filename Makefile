@@ -40,7 +40,7 @@ test:
 	scripts/setup.sh
 	$(MAKE) lint
 	$(MAKE) test-rust
-	$(MAKE) test-loom
+	$(MAKE) --jobs $(JOBS) --output-sync test-loom build # of each the longest part is the compiling of one crate
 	$(MAKE) test-package
 	$(MAKE) test-c
 	$(MAKE) test-python
@@ -63,8 +63,9 @@ fmt:
 header:
 	WEIR_UPDATE_HEADER=1 cargo test --locked --test header
 
+# A thread more than there are processors: some tests wait for others.
 test-rust:
-	cargo test --locked
+	cargo test --locked -- --test-threads $$(($$(nproc) + 1))
 
 # Every interleaving of the hand-off of events; loom needs the crate built its own way.
 test-loom:
