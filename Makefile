@@ -24,7 +24,7 @@ all: build
 
 build:
 	cmake -S . -B $(build_dir)
-	cmake --build $(build_dir)
+	MAKEFLAGS= cmake --build $(build_dir) # one command of cargo, which has jobs of its own
 
 install: build
 	cmake --install $(build_dir) --prefix "$(abspath $(PREFIX))"
