@@ -130,6 +130,7 @@ static void prepare(void) {
     settings.memory = number_from("WEIR_STANDIN_MEMORY", (uint64_t)16 << 30);
     settings.granularity = number_from("WEIR_STANDIN_GRANULARITY", (uint64_t)2 << 20);
     settings.mapping_limit = number_from("WEIR_STANDIN_MAPPINGS", 524032);
+    settings.host_shares = number_from("WEIR_STANDIN_HOST_SHARES", 254);
     settings.vmm = word_from("WEIR_STANDIN_VMM", truth, 1);
     settings.leaks = word_from("WEIR_STANDIN_LEAKS", truth, 1);
     settings.unload_at_exit = word_from("WEIR_STANDIN_UNLOAD_AT_EXIT", unload, UNLOAD_NEVER);

@@ -52,6 +52,7 @@ struct settings {
     uint64_t memory;
     uint64_t granularity;
     uint64_t mapping_limit;
+    uint64_t host_shares; /* of a page of the host's memory */
     bool vmm;
     bool leaks;
     enum { UNLOAD_NEVER, UNLOAD_ABORTS, UNLOAD_RETURNS } unload_at_exit;

@@ -119,6 +119,15 @@ static int protection(const struct mapping *mapping) {
     return (all & 1 ? PROT_READ : PROT_NONE) | (all & 2 ? PROT_WRITE : 0);
 }
 
+/* What a mapping of the host's memory takes of what its pages can bear: one for each that has access, if the host has. */
+static unsigned shares(const struct mapping *mapping) {
+    unsigned count = 0;
+    for (int i = 0; i < PLACES; i++) {
+        count += mapping->access[i] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    }
+    return mapping->access[HOST] != CU_MEM_ACCESS_FLAGS_PROT_NONE ? count : 0;
+}
+
 static bool is_accessible(const struct mapping *mapping) { return protection(mapping) != PROT_NONE; }
 
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
@@ -141,6 +150,7 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
     for (; count > 0; count--) {
         struct mapping *mapping = mapping_at(first);
         accessible -= is_accessible(mapping);
+        mapping->pages->shares -= shares(mapping);
         pages_unmapped(mapping->pages);
         ranges_remove(&mappings, &mapping->range);
         free(mapping);
@@ -193,10 +203,12 @@ static bool show(const struct mapping *mapping) {
                 pages->offset) != MAP_FAILED;
 }
 
-static bool set_access(struct mapping *mapping, const CUmemAccessDesc *access, size_t count) {
+static CUresult set_access(struct mapping *mapping, const CUmemAccessDesc *access, size_t count) {
+    struct pages *pages = mapping->pages;
     unsigned char before[PLACES];
     memcpy(before, mapping->access, sizeof before);
     bool was_accessible = is_accessible(mapping);
+    unsigned had = shares(mapping);
     for (size_t i = 0; i < count; i++) {
         int place = HOST;
         place_of(&access[i].location, &place);
@@ -206,13 +218,15 @@ static bool set_access(struct mapping *mapping, const CUmemAccessDesc *access, s
         }
     }
     bool over = !was_accessible && is_accessible(mapping) && accessible >= settings.mapping_limit;
-    if (over || !show(mapping)) {
+    pages->spoiled |= pages->shares - had + shares(mapping) > settings.host_shares;
+    if (over || pages->spoiled || !show(mapping)) {
         memcpy(mapping->access, before, sizeof before);
-        return false;
+        return pages->spoiled ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     }
     accessible += is_accessible(mapping);
     accessible -= was_accessible;
-    return true;
+    pages->shares += shares(mapping) - had;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count) {
@@ -228,7 +242,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *acc
     }
     for (size_t i = first; i < first + found; i++) {
         /* What came before in the range keeps its access: nothing is promised about a failure. */
-        REQUIRE(set_access(mapping_at(i), access, count), CUDA_ERROR_OUT_OF_MEMORY);
+        TRY(set_access(mapping_at(i), access, count));
     }
     LEAVE(CUDA_SUCCESS);
 }

@@ -21,6 +21,9 @@ struct pages {
     size_t bytes;
     unsigned references;
     unsigned mappings;
+    /* Of the host's memory: who has access to it in any of its mappings, each counted once for each mapping. */
+    unsigned shares;
+    bool spoiled; /* more was asked for once, and nothing is granted any more */
     CUmemAllocationProp prop;
     int file;
     off_t offset;

@@ -56,6 +56,32 @@ static void both_sides_see_one_page_at_two_addresses(void) {
     end();
 }
 
+/* Unmapping makes room as long as no more was ever asked for. */
+static void a_page_bears_so_many_mappings_and_none_once_one_more_was_asked_for(void) {
+    enum { MOST = 127 };
+    begin();
+    CUdeviceptr at = reserved((MOST + 1) * PAGE), last = at + MOST * PAGE;
+    CUmemGenericAllocationHandle handle = host_pages(PAGE, 0);
+    for (int i = 0; i < MOST; i++) {
+        OK(cuMemMap(at + i * PAGE, PAGE, 0, handle, 0));
+        OK(access_by_both(at + i * PAGE, PAGE));
+    }
+    for (int i = 0; i < 2 * MOST; i++) {
+        OK(cuMemUnmap(at, PAGE));
+        OK(cuMemMap(at, PAGE, 0, handle, 0));
+        OK(access_by_both(at, PAGE));
+    }
+    OK(cuMemMap(last, PAGE, 0, handle, 0));
+    IS(access_by_both(last, PAGE), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemUnmap(at, (MOST + 1) * PAGE));
+    OK(cuMemMap(at, PAGE, 0, handle, 0));
+    IS(access_by_both(at, PAGE), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemRelease(handle));
+    OK(cuMemUnmap(at, PAGE));
+    OK(cuMemAddressFree(at, (MOST + 1) * PAGE));
+    end();
+}
+
 /* It may be unmapped only when the work that uses it was seen to be over, as any page. */
 static void a_copy_reads_it_when_it_runs(void) {
     begin();
@@ -171,6 +197,8 @@ static void an_older_driver_has_none(void) {
 
 static const struct trial trials[] = {
     {"both_sides_see_one_page_at_two_addresses", both_sides_see_one_page_at_two_addresses, WELL, NULL, {NULL}},
+    {"a_page_bears_so_many_mappings_and_none_once_one_more_was_asked_for",
+     a_page_bears_so_many_mappings_and_none_once_one_more_was_asked_for, WELL, NULL, {NULL}},
     {"a_copy_within_it_is_made_before_the_call_returns", a_copy_within_it_is_made_before_the_call_returns, WELL, NULL, {NULL}},
     {"a_copy_reads_it_when_it_runs", a_copy_reads_it_when_it_runs, WELL, NULL, {NULL}},
     {"a_fill_over_two_pages_needs_the_host_first_on_the_list", a_fill_over_two_pages_needs_the_host_first_on_the_list, WELL, NULL,
