@@ -39,6 +39,9 @@ impl Backend for Priced {
     fn mapping_limit(&self) -> u64 {
         self.0.mapping_limit()
     }
+    fn mappings_of_a_page(&self) -> usize {
+        self.0.mappings_of_a_page()
+    }
     fn usable(&self) -> bool {
         true
     }

@@ -186,6 +186,7 @@ impl Pool {
         if ahead != 0 {
             heap.ahead.look_at(config.initial_bytes.saturating_sub(ahead));
         }
+        heap.pages.limit_mappings(backend.mappings_of_a_page());
         heap.placed = backend.pages_have_addresses();
         heap.apart = heap.placed || config.blocks_in_one_page || backend.blocks_in_one_page();
         let pool = Pool {

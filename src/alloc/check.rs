@@ -209,6 +209,10 @@ impl Heap {
         for (id, page) in self.pages.iter() {
             bytes += page.bytes;
             mapped += page.mappings.len() as u64;
+            let most = self.pages.most_mappings();
+            assert!(page.mappings.len() <= most, "{most} mappings at most: {page:?}");
+            let listed = self.pages.full.iter().filter(|&&full| full == id).count();
+            assert_eq!(listed, usize::from(page.mappings.len() == most), "{page:?}");
             assert!(!page.taken, "{page:?}");
             assert!(!self.apart || page.mappings.len() <= 1, "in one place: {page:?}");
             let home: u64 = page

@@ -57,7 +57,8 @@ impl Heap {
                     let (from, bytes) = self.pages.span(mapping);
                     let page = self.pages.mapping(mapping).page;
                     let whole = from >= start && from + bytes <= end;
-                    if whole && !window.overlaps(from, from + bytes) && !self.pages.page(page).taken {
+                    let may = !self.pages.page(page).taken && !self.pages.is_full(page);
+                    if whole && !window.overlaps(from, from + bytes) && may {
                         pages.push(Donor {
                             page,
                             bytes,

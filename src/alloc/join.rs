@@ -112,7 +112,8 @@ impl Heap {
                 let (start, end) = (nodes[id].start, nodes[id].end());
                 let first = self.space.mapping_at(start);
                 let (at, bytes) = self.pages.span(first);
-                if at < start && end >= at + bytes {
+                let may = |mapping| !self.pages.is_full(self.pages.mapping(mapping).page);
+                if at < start && end >= at + bytes && may(first) {
                     tails.push(End {
                         mapping: first,
                         lo: start - at,
@@ -121,7 +122,7 @@ impl Heap {
                 }
                 let last = self.space.mapping_at(end - 1);
                 let (at, bytes) = self.pages.span(last);
-                if at >= start && end < at + bytes {
+                if at >= start && end < at + bytes && may(last) {
                     heads.push(End {
                         mapping: last,
                         lo: 0,

@@ -10,7 +10,7 @@
 //! remembers.
 //!
 //! Invariants: the bytes at home in a page's mappings add up to the page; dormant mappings, and no others, are
-//! listed, oldest first; split pages are listed.
+//! listed, oldest first; split pages are listed, and those with as many mappings as they may have.
 //! No lock of their own: the heap's.
 
 use super::node::NIL;
@@ -77,6 +77,10 @@ pub struct Pages {
     pub loose: Vec<PageId>,
     /// Pages that are, or were, at home at more than one address.
     pub split: Vec<PageId>,
+    /// How many mappings a page may have.
+    most: usize,
+    /// Pages that have as many.
+    pub full: Vec<PageId>,
     /// Mappings that exist.
     pub mapped: u64,
     /// Mappings made and removed.
@@ -112,6 +116,8 @@ impl Default for Pages {
             newest: NIL,
             loose: Vec::new(),
             split: Vec::new(),
+            most: usize::MAX,
+            full: Vec::new(),
             mapped: 0,
             changes: Changes::default(),
             bytes: 0,
@@ -123,6 +129,22 @@ impl Pages {
     /// Mappings that are kept at most.
     pub fn mapping_budget(&self) -> u64 {
         self.count().max(64) * MAPPINGS_PER_PAGE
+    }
+
+    /// No page is to have more mappings than this. To be called before there is one.
+    pub fn limit_mappings(&mut self, most: usize) {
+        debug_assert!(self.pages.is_empty());
+        self.most = most;
+    }
+
+    /// How many mappings a page may have.
+    pub fn most_mappings(&self) -> usize {
+        self.most
+    }
+
+    /// Has this one as many?
+    pub fn is_full(&self, page: PageId) -> bool {
+        self.page(page).mappings.len() >= self.most
     }
 
     /// Pages that exist.
@@ -224,6 +246,9 @@ impl Pages {
         self.mapped += 1;
         self.changes.made += 1;
         self.page_mut(page).mappings.push(id);
+        if self.is_full(page) {
+            self.full.push(page);
+        }
         self.list(id);
         id
     }
@@ -233,6 +258,9 @@ impl Pages {
         debug_assert!(self.is_dormant(id));
         self.unlist(id);
         let page = self.mapping(id).page;
+        if self.is_full(page) {
+            self.full.retain(|&full| full != page);
+        }
         self.page_mut(page).mappings.retain(|&other| other != id);
         self.mappings[id as usize] = None;
         self.spare_mappings.push(id);

@@ -10,8 +10,10 @@ use super::heap::Heap;
 use super::node::{Kind, NIL};
 use super::order::COMMON;
 use super::page::{MappingId, PageId};
+use super::plan::Fill;
 use super::size::round_down;
 use super::space::Found;
+use super::transit::Plan;
 use crate::base::units::PageHandle;
 
 /// A page on its way out: to be unmapped from each of its addresses and released. Its last mapping in the
@@ -149,19 +151,30 @@ impl Heap {
         }
     }
 
-    /// The oldest dormant mappings whose use is over, at most `count`: address, bytes, name.
-    pub fn choose_evicted(&self, count: usize) -> Vec<(u64, u64, MappingId)> {
-        self.pages
-            .dormant()
-            .filter(|&mapping| self.can_clear(mapping))
-            .take(count)
-            .map(|mapping| {
-                (
-                    self.pages.mapping(mapping).at,
-                    self.pages.page_of(mapping).bytes,
-                    mapping,
-                )
-            })
-            .collect()
+    /// The oldest dormant mappings whose use is over, at most `count`.
+    pub fn choose_evicted(&self, count: usize) -> Vec<MappingId> {
+        let over = self.pages.dormant().filter(|&mapping| self.can_clear(mapping));
+        over.take(count).collect()
+    }
+
+    /// Of each page that has as many mappings as it may have such ones, the first made first, so that half as many are left. But that
+    /// where it was mapped first stays: there it comes home.
+    pub fn choose_thinned(&self) -> Vec<MappingId> {
+        let pages = self.pages.full.iter().map(|&page| self.pages.page(page));
+        let each = pages.flat_map(|page| {
+            let over = page.mappings[1..]
+                .iter()
+                .filter(|&&mapping| self.can_clear(mapping));
+            over.copied().take(page.mappings.len() / 2)
+        });
+        each.collect()
+    }
+
+    /// Plans to remove one of these. None: a page came home there since, which takes no more than the heap's lock.
+    pub fn plan_eviction(&mut self, mapping: MappingId) -> Option<Plan> {
+        self.can_clear(mapping).then(|| {
+            let (at, bytes) = self.pages.span(mapping);
+            self.enact_as(Plan::default(), (at, at + bytes), &[Fill::Clear(mapping)])
+        })
     }
 }

@@ -74,7 +74,12 @@ impl Heap {
         self.enact_as(plan, (window.start, window.end), fills)
     }
 
-    fn enact_as(&mut self, mut plan: Plan, (mut start, mut end): (u64, u64), fills: &[Fill]) -> Plan {
+    pub(super) fn enact_as(
+        &mut self,
+        mut plan: Plan,
+        (mut start, mut end): (u64, u64),
+        fills: &[Fill],
+    ) -> Plan {
         let mut reach = |from: u64, to: u64| {
             start = start.min(from);
             end = end.max(to);

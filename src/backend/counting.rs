@@ -16,7 +16,7 @@ use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const GRANULARITY: u64 = 2 << 20;
@@ -36,6 +36,7 @@ pub struct Counting {
     /// If memory comes with its address: what each page takes of `addresses`, start and bytes.
     placed: Option<Mutex<FxHashMap<PageHandle, (u64, u64)>>>,
     last_page: AtomicU64,
+    of_a_page: AtomicUsize,
     created: AtomicU64,
     peak: AtomicU64,
 }
@@ -87,6 +88,7 @@ impl Counting {
             books: checked.then(|| Mutex::new(Ledger::new(GRANULARITY))),
             placed: None,
             last_page: AtomicU64::new(0),
+            of_a_page: AtomicUsize::new(usize::MAX),
             created: AtomicU64::new(0),
             peak: AtomicU64::new(0),
         }
@@ -97,6 +99,14 @@ impl Counting {
         let now = self.created.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(now, Ordering::Relaxed);
         PageHandle(self.last_page.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// From now on no page bears more than so many mappings.
+    pub fn limit_mappings_of_a_page(&self, most: usize) {
+        self.of_a_page.store(most, Ordering::Relaxed);
+        if let Some(books) = &self.books {
+            lock(books).limit_mappings_of_a_page(most);
+        }
     }
 
     /// Calls of one kind so far.
@@ -144,6 +154,10 @@ impl Backend for Counting {
 
     fn mapping_limit(&self) -> u64 {
         MAPPINGS
+    }
+
+    fn mappings_of_a_page(&self) -> usize {
+        self.of_a_page.load(Ordering::Relaxed)
     }
 
     fn usable(&self) -> bool {

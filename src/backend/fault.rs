@@ -61,7 +61,8 @@ fn enter<T>(entry: Result<T, String>) -> T {
 impl Faulty {
     /// A decorator that lets every call through.
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Faulty> {
-        let books = Ledger::new(inner.granularity());
+        let mut books = Ledger::new(inner.granularity());
+        books.limit_mappings_of_a_page(inner.mappings_of_a_page());
         Arc::new(Faulty {
             inner,
             calls: Calls::default(),
@@ -248,6 +249,10 @@ impl Backend for Faulty {
 
     fn mapping_limit(&self) -> u64 {
         self.inner.mapping_limit()
+    }
+
+    fn mappings_of_a_page(&self) -> usize {
+        self.inner.mappings_of_a_page()
     }
 
     fn usable(&self) -> bool {

@@ -43,6 +43,8 @@ pub struct Ledger {
     reserved: u64,
     created: u64,
     peak: u64,
+    /// How many mappings a page may have.
+    of_a_page: u64,
 }
 
 impl Ledger {
@@ -57,7 +59,13 @@ impl Ledger {
             reserved: 0,
             created: 0,
             peak: 0,
+            of_a_page: u64::MAX,
         }
+    }
+
+    /// From now on no page may have more mappings than this.
+    pub fn limit_mappings_of_a_page(&mut self, most: usize) {
+        self.of_a_page = most as u64;
     }
 
     /// Reservations that exist.
@@ -229,6 +237,12 @@ impl Ledger {
             return Err(format!(
                 "map of {bytes} B of {page:?} at {at}; the page has {} B",
                 known.bytes
+            ));
+        }
+        if known.mappings >= self.of_a_page {
+            return Err(format!(
+                "map of {page:?} at {at}, which has {} mappings already",
+                known.mappings
             ));
         }
         if let Some(place) = known.at {

@@ -79,6 +79,9 @@ impl Backend for Metered {
     fn mapping_limit(&self) -> u64 {
         self.inner.mapping_limit()
     }
+    fn mappings_of_a_page(&self) -> usize {
+        self.inner.mappings_of_a_page()
+    }
     #[inline]
     fn usable(&self) -> bool {
         // where that can change, the process was disturbed then

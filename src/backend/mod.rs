@@ -94,6 +94,9 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// How many mappings may exist at once.
     fn mapping_limit(&self) -> u64;
 
+    /// How many of them may be one page's, two at least. A driver may refuse a page for good once it was asked for more.
+    fn mappings_of_a_page(&self) -> usize;
+
     /// May any call still be made? False once the driver is gone or the process has forked; the pool then
     /// does its bookkeeping without a call.
     fn usable(&self) -> bool;

@@ -10,6 +10,8 @@ use super::turn::Turn;
 use super::{Growth, Named, Pool, ThreadCache, index, index_for_alloc, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
+use crate::alloc::order::COMMON;
+use crate::alloc::page::MappingId;
 use crate::alloc::plan::Sources;
 use crate::alloc::size::{CLASS_BYTES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::alloc::transit::Plan;
@@ -368,8 +370,15 @@ impl Pool {
         let most = heap.pages.mapped + len / self.backend.granularity() + 4;
         let budget = self.backend.mapping_limit().min(heap.pages.mapping_budget());
         if most > budget {
+            let chosen = heap.choose_evicted((most - budget) as usize + EVICT);
             drop(heap);
-            self.evict((most - budget) as usize + EVICT)?;
+            self.evict(chosen)?;
+            heap = self.heap.lock();
+        }
+        if !heap.pages.full.is_empty() {
+            let chosen = heap.choose_thinned();
+            drop(heap);
+            self.evict(chosen)?;
             heap = self.heap.lock();
         }
         let index_now = index_for_alloc(&mut heap, stream);
@@ -501,11 +510,14 @@ impl Pool {
     }
 
     /// Removes dormant mappings whose use is over.
-    fn evict(&self, count: usize) -> Result<(), BackendError> {
-        let chosen = self.heap.lock().choose_evicted(count);
-        for (at, bytes, mapping) in chosen {
-            self.backend.unmap(Addr(at), bytes)?;
-            self.heap.lock().unmapped(mapping);
+    fn evict(&self, chosen: Vec<MappingId>) -> Result<(), BackendError> {
+        for mapping in chosen {
+            let planned = self.heap.lock().plan_eviction(mapping);
+            if let Some(mut plan) = planned {
+                let outcome = self.carry_out(&mut plan);
+                self.heap.lock().settle(plan, COMMON);
+                outcome?;
+            }
         }
         Ok(())
     }

@@ -92,6 +92,9 @@ impl Backend for Device {
     fn mapping_limit(&self) -> u64 {
         self.pages.mapping_limit()
     }
+    fn mappings_of_a_page(&self) -> usize {
+        self.pages.mappings_of_a_page()
+    }
     fn usable(&self) -> bool {
         true
     }

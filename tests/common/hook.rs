@@ -85,6 +85,10 @@ impl Backend for Hooked {
         self.inner.mapping_limit()
     }
 
+    fn mappings_of_a_page(&self) -> usize {
+        self.inner.mappings_of_a_page()
+    }
+
     fn usable(&self) -> bool {
         self.inner.usable()
     }

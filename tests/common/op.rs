@@ -123,6 +123,8 @@ pub struct Setup {
     pub declared: bool,
     /// The most mappings.
     pub mappings: u64,
+    /// Of each page.
+    pub mappings_of_a_page: usize,
     /// The first call has a cache, as a program's has: so what is called is recorded from there on.
     pub first_has_cache: bool,
 }
@@ -141,6 +143,7 @@ impl Default for Setup {
             watched: false,
             declared: false,
             mappings: 1 << 20,
+            mappings_of_a_page: usize::MAX,
             first_has_cache: true,
         }
     }

@@ -74,6 +74,7 @@ impl Run {
     pub fn new(setup: &Setup) -> Run {
         let sim = Sim::over(setup.pages.memory(), STREAMS);
         sim.set_mapping_limit(setup.mappings);
+        sim.limit_mappings_of_a_page(setup.mappings_of_a_page);
         if setup.watched {
             sim.watch();
         }

@@ -65,6 +65,11 @@ impl Sim {
         self.mapping_limit.store(limit, Ordering::Relaxed);
     }
 
+    /// No page bears more than so many mappings. Before a pool is made.
+    pub fn limit_mappings_of_a_page(&self, most: usize) {
+        self.memory.limit_mappings_of_a_page(most);
+    }
+
     /// From now on memory comes at addresses that the contract does not allow: `bytes` further on.
     pub fn displace(&self, bytes: u64) {
         self.displaced.store(bytes, Ordering::Relaxed);
@@ -323,6 +328,10 @@ impl Backend for Sim {
 
     fn mapping_limit(&self) -> u64 {
         self.mapping_limit.load(Ordering::Relaxed)
+    }
+
+    fn mappings_of_a_page(&self) -> usize {
+        self.memory.mappings_of_a_page()
     }
 
     fn usable(&self) -> bool {

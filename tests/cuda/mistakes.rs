@@ -48,6 +48,9 @@ impl Backend for Mistaken {
     fn mapping_limit(&self) -> u64 {
         self.inner.mapping_limit()
     }
+    fn mappings_of_a_page(&self) -> usize {
+        self.inner.mappings_of_a_page()
+    }
     fn usable(&self) -> bool {
         self.inner.usable()
     }

@@ -2,7 +2,9 @@
 
 use crate::common::M;
 use crate::common::cuda::{Gate, backend, handle, options, try_backend};
+use crate::common::random::Random;
 use crate::common::standin::{Device, alone, calls, fail, ok, open, stream};
+use std::collections::VecDeque;
 use std::ptr::with_exposed_provenance_mut;
 use weir::backend::cuda::{Options, Place};
 use weir::backend::{Access, Backend, BackendError};
@@ -11,6 +13,7 @@ use weir::config::{Config, MemoryKind};
 use weir::pool::Pool;
 
 const NEAREST: Place = Place::Host(None);
+const REQUESTS: u64 = 20_000;
 
 fn byte(at: Addr) -> *mut u8 {
     with_exposed_provenance_mut(at.0 as usize)
@@ -26,6 +29,43 @@ fn pool(options: Options) -> Pool {
         ..Config::default()
     };
     Pool::new(config, try_backend(options).expect("a backend")).expect("a pool")
+}
+
+/// A driver refuses a page for good that it was asked to map once too often. Here pages move with nearly each request, and whatever
+/// was one's layout comes to be another's, so that without a limit of its own the pool asks for that after some thousand.
+#[test]
+fn a_page_is_mapped_no_more_often_than_the_driver_bears() {
+    alone(
+        "a_page_is_mapped_no_more_often_than_the_driver_bears",
+        &[],
+        || {
+            let _device = Device::open(0);
+            let (pool, stream, mut random) = (pool(pinned(NEAREST)), stream(), Random(1));
+            pool.set_access(1, Access::ReadWrite).expect("any device may");
+            let (mut live, mut used) = (VecDeque::new(), 0);
+            for _ in 0..REQUESTS {
+                let bytes = random.log_uniform(6) * M;
+                while used + bytes > 400 * M {
+                    let (at, bytes) = live.pop_front().expect("a block");
+                    pool.free(at, handle(stream)).expect("a free");
+                    used -= bytes;
+                }
+                live.push_back((pool.alloc(bytes, 0, handle(stream)).expect("a block"), bytes));
+                used += bytes;
+            }
+            pool.validate();
+            let stats = pool.stats().expect("stats");
+            assert!(
+                stats.maps > 64 * stats.page_creates,
+                "pages were mapped again and again: {stats:?}"
+            );
+            for (at, _) in live {
+                pool.free(at, handle(stream)).expect("a free");
+            }
+            drop(pool);
+            ok!(stream_destroy(stream));
+        },
+    );
 }
 
 /// Writes on the host, and then on a stream, and looks.

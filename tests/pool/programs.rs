@@ -70,6 +70,7 @@ fn setup() -> impl Strategy<Value = Setup> {
     let threshold = prop_oneof![3 => Just(u64::MAX), 1 => 0..64 * M];
     let slack = prop_oneof![Just(0.0), Just(0.01), Just(0.5)];
     let mappings = prop_oneof![2 => Just(1u64 << 20), 1 => 20u64..100];
+    let of_a_page = prop_oneof![2 => Just(usize::MAX), 1 => 2usize..6];
     (
         pages,
         limit,
@@ -82,6 +83,7 @@ fn setup() -> impl Strategy<Value = Setup> {
         any::<bool>(),
         any::<bool>(),
         mappings,
+        of_a_page,
     )
         .prop_map(
             |(
@@ -96,9 +98,11 @@ fn setup() -> impl Strategy<Value = Setup> {
                 watched,
                 declared,
                 mappings,
+                mappings_of_a_page,
             )| Setup {
                 pages,
                 mappings,
+                mappings_of_a_page,
                 max_bytes: limit,
                 capacity,
                 initial_bytes: initial,
@@ -150,6 +154,7 @@ fn a_million_steps() {
             capacity: if seed % 7 == 3 { 96 * M } else { u64::MAX },
             initial_bytes: seed % 2 * (3 * K),
             mappings: if seed % 5 == 4 { 80 } else { 1 << 20 },
+            mappings_of_a_page: if seed % 3 == 1 { 3 } else { usize::MAX },
             always_events: seed % 3 == 0,
             watched: seed % 5 < 2,
             declared: seed % 3 == 1,

@@ -403,6 +403,7 @@ fn whatever_comes_between_finds_the_books_right() {
             max_bytes: if random.one_in(4) { 220 * M } else { 0 },
             slack: if random.one_in(2) { 0.01 } else { 0.1 },
             mappings: if random.one_in(3) { 500 } else { 1 << 20 },
+            mappings_of_a_page: if seed % 4 == 1 { 4 } else { usize::MAX },
             pages: match random.below(6) {
                 0 => Pages::Apart,
                 1 => Pages::Placed,

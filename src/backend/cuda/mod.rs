@@ -47,6 +47,11 @@ const GRANULARITY: u64 = 2 << 20;
 const MAPPINGS: u64 = 400_000;
 /// The same for one pool of the host's memory: each is an area of the process, of which the kernel allows 65,530 by default.
 const MAPPINGS_OF_HOST: u64 = 16_384;
+/// Those of one page of the host's memory: each costs a page table of the process, 2 KiB for each MiB.
+const MAPPINGS_OF_A_PAGE: usize = 32;
+/// And all that have access to such a page, the host among them, each counted for each mapping: once asked for more a driver
+/// (580.159.04, H200, 2026-11-29) refuses access to it for good, also when all of it has been unmapped.
+const SHARES_OF_A_PAGE: usize = 254;
 /// An event's number: its handle, and above it the place of its context. Addresses of processes are below it.
 const PLACE_SHIFT: u32 = 56;
 
@@ -292,6 +297,17 @@ impl Backend for CudaBackend {
         match self.place {
             Place::Device => left,
             Place::Host(_) => left.min(MAPPINGS_OF_HOST),
+        }
+    }
+
+    fn mappings_of_a_page(&self) -> usize {
+        match self.place {
+            Place::Device => usize::MAX,
+            // every device may come to have access
+            Place::Host(_) => {
+                let sharers = 1 + driver::opened().map_or(0, |driver| driver.devices() as usize);
+                MAPPINGS_OF_A_PAGE.min(SHARES_OF_A_PAGE / sharers).max(2)
+            }
         }
     }
 
