@@ -13,6 +13,7 @@ mod cached;
 mod capture;
 mod chunks;
 mod copies;
+mod evict;
 mod export;
 mod frees;
 mod guests;
@@ -97,6 +98,8 @@ struct Growth {
     next_range: u64,
     /// Requests for which pages were made (a count).
     made: u64,
+    /// Mappings that there may be before it is looked again whether some can go, as few could when it was looked last.
+    borne: u64,
 }
 
 /// A stream as a call named it.

@@ -10,8 +10,6 @@ use super::turn::Turn;
 use super::{Growth, Named, Pool, ThreadCache, index, index_for_alloc, translate};
 use crate::alloc::flush::Whose;
 use crate::alloc::heap::Heap;
-use crate::alloc::order::COMMON;
-use crate::alloc::page::MappingId;
 use crate::alloc::plan::Sources;
 use crate::alloc::size::{CLASS_BYTES, GRAIN, SMALL_MAX, class_of, round_up};
 use crate::alloc::transit::Plan;
@@ -25,8 +23,6 @@ use std::mem;
 const FIRST_RANGE: u64 = 64 << 30;
 /// The longest address range reserved beyond what a request needs.
 const LAST_RANGE: u64 = 1 << 40;
-/// Dormant mappings removed at a time when there are too many.
-const EVICT: usize = 256;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -363,24 +359,10 @@ impl Pool {
             return Ok(got);
         }
         self.make_room(grow, len + align)?;
+        self.thin_out(grow, len)?;
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
         };
-        // before there is a plan, which may count on any dormant mapping
-        let most = heap.pages.mapped + len / self.backend.granularity() + 4;
-        let budget = self.backend.mapping_limit().min(heap.pages.mapping_budget());
-        if most > budget {
-            let chosen = heap.choose_evicted((most - budget) as usize + EVICT);
-            drop(heap);
-            self.evict(chosen)?;
-            heap = self.heap.lock();
-        }
-        if !heap.pages.full.is_empty() {
-            let chosen = heap.choose_thinned();
-            drop(heap);
-            self.evict(chosen)?;
-            heap = self.heap.lock();
-        }
         let index_now = index_for_alloc(&mut heap, stream);
         heap.reunite(index_now);
         let Some(mut plan) = heap.plan(len, align, index_now, sources) else {
@@ -505,19 +487,6 @@ impl Pool {
         }
         if sheds {
             let _ = self.give_back(ample, 0);
-        }
-        Ok(())
-    }
-
-    /// Removes dormant mappings whose use is over.
-    fn evict(&self, chosen: Vec<MappingId>) -> Result<(), BackendError> {
-        for mapping in chosen {
-            let planned = self.heap.lock().plan_eviction(mapping);
-            if let Some(mut plan) = planned {
-                let outcome = self.carry_out(&mut plan);
-                self.heap.lock().settle(plan, COMMON);
-                outcome?;
-            }
         }
         Ok(())
     }

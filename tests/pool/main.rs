@@ -17,6 +17,7 @@ mod captures;
 mod chunks;
 mod company;
 mod end;
+mod evict;
 mod faults;
 mod guests;
 mod limit;
