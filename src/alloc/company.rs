@@ -361,7 +361,8 @@ impl Heap {
         }
     }
 
-    /// Each free byte that the round touches becomes the stream's that used it last before the replay's next step.
+    /// Each free byte that the round touches becomes the stream's that used it last before the replay's next step. What other streams have that
+    /// made none of its calls stays theirs as it was: one that has ended would have no event for a fresh number.
     pub(super) fn use_by_last(&mut self, notes: &VecDeque<Note>, steps: usize) {
         let uses = self.latest_uses(notes, steps);
         let members = self.replay.company.members().to_vec();
@@ -408,15 +409,22 @@ impl Heap {
                 pieces.push((rest, owner));
             }
         }
-        for &stream in &known {
-            self.arena_mut(stream).advance();
+        let called: FxHashSet<u32> = notes.iter().map(|note| members[note.part()]).collect();
+        for stream in known.iter().filter(|stream| called.contains(stream)) {
+            self.arena_mut(*stream).advance();
         }
         // last what is everybody's: a stream's extent takes in such as lie beside it
-        pieces.sort_by_key(|&(_, owner)| owner == COMMON);
-        for (id, owner) in pieces {
-            self.put_free(id, owner);
+        let kept = |heap: &Heap, (id, owner): (NodeId, u32)| {
+            (owner != COMMON && !called.contains(&owner)).then(|| heap.space.nodes[id].seq)
+        };
+        pieces.sort_by_key(|&piece| (piece.1 == COMMON, kept(self, piece)));
+        for piece @ (id, owner) in pieces {
+            match kept(self, piece) {
+                Some(seq) => self.put_free_since(id, owner, seq),
+                None => self.put_free(id, owner),
+            }
         }
-        for stream in known {
+        for stream in known.into_iter().filter(|stream| called.contains(stream)) {
             let seq = self.arena(stream).seq;
             self.note_all_small(stream, seq);
             self.pages.used_everywhere(stream, seq);

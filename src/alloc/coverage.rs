@@ -362,6 +362,7 @@ impl Heap {
         let arena = self.arena_mut(stream);
         let was = arena.beyond_reach();
         arena.reach = name;
+        arena.ended &= name.is_none();
         let is = arena.beyond_reach();
         self.uncovered = self.uncovered - was + is;
     }

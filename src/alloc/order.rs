@@ -76,6 +76,8 @@ pub struct Arena {
     pub depot: Arc<Depot>,
     /// By which name the pool may record an event at any time, not only in calls that name the stream.
     pub reach: Option<StreamHandle>,
+    /// The program has said that it is about to end, and has not named it since.
+    pub(super) ended: bool,
     /// Caches of threads for this stream.
     pub caches: u32,
     /// Blocks that they had kept when the pool last recorded an event by itself.
@@ -131,6 +133,7 @@ impl Arena {
             clock: Arc::default(),
             depot: Arc::default(),
             reach: None,
+            ended: false,
             caches: 0,
             kept: 0,
             completed: 0,
@@ -384,11 +387,12 @@ impl Heap {
         (numbered || known != self.kept_for(stream)).then(|| (stream, line, name, self.number_now(stream)))
     }
 
-    /// Streams of that name are beyond reach from now on.
+    /// Streams of that name are about to end, and beyond reach from now on.
     pub fn lose_reach(&mut self, name: StreamHandle) {
         for stream in self.streams_now() {
             if self.arena(stream).reach == Some(name) {
                 self.set_reach(stream, None);
+                self.arena_mut(stream).ended = true;
             }
         }
         let users = self.also_used.values_mut().flat_map(|users| &mut users.streams);
@@ -512,7 +516,8 @@ impl Heap {
             knows.retain(|&other, &mut seq| !self.is_complete(other, seq));
             self.arena_mut(stream).knows = knows;
             // of few streams the slabs that serve them stay
-            if self.known_streams() > MANY && self.arena(stream).is_idle() {
+            let serve = self.known_streams() <= MANY && !self.arena(stream).ended;
+            if !serve && self.arena(stream).is_idle() {
                 self.share_slabs_of(std::iter::once(stream));
             }
             if self.arena(stream).is_spent() {

@@ -248,8 +248,16 @@ impl Heap {
     pub fn apart_so_far(&self) -> u64 {
         let gone = self.sharing.gone.values().filter(|taken| taken.again);
         let gone = gone.map(|taken| taken.most as u64);
-        let here = self.streams().map(|stream| self.arena(stream).taken.most as u64);
+        // what one needed that has ended others have by now
+        let here = self.streams().filter(|&stream| !self.arena(stream).ended);
+        let here = here.map(|stream| self.arena(stream).taken.most as u64);
         gone.chain(here).sum()
+    }
+
+    /// Streams that have ended, and whose memory nobody has asked for yet.
+    pub fn ended_streams(&self) -> Vec<u32> {
+        let has = |&stream: &u32| self.arena(stream).ended && !self.arena(stream).bins.is_empty();
+        self.streams().filter(has).collect()
     }
 
     /// The same once this stream gets so much more.

@@ -45,11 +45,10 @@ impl Pool {
         }
         let heap = self.books()?;
         let by_threads = heap.sharing.is_by_threads();
-        let loose = if by_threads {
-            heap.loose_streams(stream)
-        } else {
-            Vec::new()
-        };
+        let mut loose = heap.ended_streams();
+        if by_threads {
+            loose.extend(heap.loose_streams(stream));
+        }
         drop(heap);
         if self.absorb_from(&loose, NOTICE)?
             && let Some(at) = self.again(request)?

@@ -79,6 +79,17 @@ impl Rig {
         }
     }
 
+    /// The program ends a stream, which it declares, and makes another one.
+    #[allow(dead_code)] // of rounds
+    pub fn renew(&mut self, number: usize) {
+        let (stream, cache) = &self.streams[number];
+        self.pool.stream_changed(*stream);
+        self.pool.close_cache(cache);
+        streams::destroy(*stream).expect("its end");
+        let stream = streams::create().expect("a stream");
+        self.streams[number] = (stream, self.pool.open_cache(stream).expect("a cache"));
+    }
+
     pub fn alloc(&mut self, bytes: u64, on: usize, freed_on: usize) -> Block {
         let (stream, cache) = &self.streams[on];
         let at = cache.alloc(bytes, 0);
@@ -143,6 +154,12 @@ impl Rig {
         }
         let held = self.pool.stats().expect("stats").reserved;
         (counts, held as f64 / self.peak as f64)
+    }
+
+    /// Bytes in use.
+    #[allow(dead_code)] // of rounds
+    pub fn live(&self) -> u64 {
+        self.live
     }
 
     /// Microseconds of busy streams' time so far.

@@ -265,3 +265,65 @@ fn thousands_of_frees_in_a_row_have_few_events() {
     assert!((100..1000).contains(&events), "{events}");
     large.into_iter().for_each(|block| rig.free(block));
 }
+
+/// Mostly small blocks, and some of up to 128 MiB.
+fn mixed(random: &mut Random) -> u64 {
+    match random.below(10) {
+        0 => (1 << 20) * random.log_uniform(7),
+        _ => 256 * random.log_uniform(5),
+    }
+}
+
+/// A round of up to 600 calls.
+fn round(rig: &mut Rig, random: &mut Random) {
+    let mut blocks = Vec::new();
+    for _ in 0..20 + random.below(600) {
+        let bytes = mixed(random);
+        if random.below(100) < 55 && rig.live() + bytes < 500 << 20 {
+            blocks.push(rig.alloc(bytes, 0, 0));
+        } else if !blocks.is_empty() {
+            let block = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+            rig.free(block);
+        }
+    }
+    blocks.into_iter().for_each(|block| rig.free(block));
+}
+
+/// Programs that make their stream anew now and then, and wait behind the pool's back.
+#[test]
+fn a_stream_made_anew_uses_what_the_one_before_had() {
+    let _alone = alone();
+    for seed in 0..12 {
+        let mut rig = Rig::new(1, true);
+        let mut random = Random(seed);
+        let mut blocks = Vec::new();
+        let mut same = 0;
+        for _ in 0..60_000 {
+            match random.below(1000) {
+                0..40 => {
+                    same += u64::from(random.one_in(50));
+                    round(&mut rig, &mut Random(100 * seed + same));
+                }
+                40..60 if blocks.is_empty() => rig.renew(0),
+                60..500 => {
+                    let bytes = mixed(&mut random);
+                    if rig.live() + bytes < 1 << 30 {
+                        blocks.push(rig.alloc(bytes, 0, 0));
+                    }
+                }
+                _ if blocks.is_empty() => {}
+                _ => {
+                    let block = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+                    rig.free(block);
+                }
+            }
+        }
+        let held = rig.pool.stats().expect("stats").reserved_peak;
+        eprintln!(
+            "{seed} {:.3} of {}",
+            held as f64 / rig.peak as f64,
+            rig.peak >> 20
+        );
+        blocks.into_iter().for_each(|block| rig.free(block));
+    }
+}
