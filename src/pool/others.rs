@@ -180,17 +180,19 @@ impl Pool {
     /// Makes available to the stream what other streams freed, as far as nothing has to wait for it.
     /// Whether the stream's `own` work is complete only mappings that are in the way depend on.
     pub(super) fn learn_what_is_safe(&self, stream: Named, own: bool) -> Result<bool, Error> {
-        let (opportunistic, stream) = {
+        let (ended, stream) = {
             let mut heap = self.books()?;
             let stream = index_for_alloc(&mut heap, stream);
-            (heap.reuse.opportunistic, stream)
+            ((!heap.reuse.opportunistic).then(|| heap.ended_streams()), stream)
         };
-        let mut any = if opportunistic {
-            let recorded = self.cover(|other| own || other != stream);
-            // growth, which is what comes next, costs more than to look again
-            self.poll(Some(stream), own, own || recorded)
-        } else {
-            self.confirm(&Clock::new(), Some(stream))
+        let mut any = match ended {
+            None => {
+                let recorded = self.cover(|other| own || other != stream);
+                // growth, which is what comes next, costs more than to look again
+                self.poll(Some(stream), own, own || recorded)
+            }
+            // what a stream had that has ended nobody would have again
+            Some(ended) => self.absorb_from(&ended, NOTICE)? | self.confirm(&Clock::new(), Some(stream)),
         };
         let mut heap = self.books()?;
         if heap.arenas[stream as usize].is_some() {

@@ -158,3 +158,36 @@ fn what_is_kept_is_neither_waited_for_nor_looked_at() {
         }
     }
 }
+
+/// Nobody can wait for a stream that has ended: what it had is used again once its work is seen to be complete, whatever else may be.
+#[test]
+fn what_an_ended_stream_had_is_used_again() {
+    for [opportunistic, internal_dependencies] in [[true, true], [true, false], [false, true], [false, false]]
+    {
+        let sim = Sim::new(1);
+        sim.declare_streams();
+        let mut config = Config {
+            declared_streams: true,
+            ..config()
+        };
+        config.reuse.opportunistic = opportunistic;
+        config.reuse.internal_dependencies = internal_dependencies;
+        let pool = Pool::new(config, sim.clone()).expect("a pool");
+        let stream = StreamHandle(FIRST_STREAM);
+        for number in 1..20 {
+            let at = sim
+                .naming(&[stream], || pool.alloc(64 * M, 0, stream))
+                .expect("memory");
+            sim.touch(stream, number, at.0, 64 * M);
+            sim.naming(&[stream], || pool.free(at, stream))
+                .expect("a live block");
+            let work = sim.now(stream);
+            pool.stream_changed(stream);
+            sim.destroy_stream(stream);
+            sim.create_stream(stream);
+            sim.synchronize_with(&work);
+        }
+        let held = pool.stats().expect("stats").reserved_peak;
+        assert!(held <= 66 * M, "{opportunistic} {internal_dependencies}: {held}");
+    }
+}
