@@ -352,7 +352,8 @@ typedef struct {
    */
   int32_t reuse_follow_event_dependencies;
   /**
-   * 0 or 1: reuse of blocks whose stream is seen to have completed its work. Default: 1.
+   * 0 or 1: reuse of blocks whose stream is seen to have completed its work. (Of one that was declared to end, see
+   * `declared_streams`, in any case: nobody else could have them.) Default: 1.
    */
   int32_t reuse_allow_opportunistic;
   /**

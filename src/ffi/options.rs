@@ -33,7 +33,8 @@ pub struct weir_pool_options {
     /// 0 or 1: reuse across streams that an event, told by weir_event_record and weir_stream_wait_event, has
     /// ordered. Default: 1.
     pub reuse_follow_event_dependencies: i32,
-    /// 0 or 1: reuse of blocks whose stream is seen to have completed its work. Default: 1.
+    /// 0 or 1: reuse of blocks whose stream is seen to have completed its work. (Of one that was declared to end, see
+    /// `declared_streams`, in any case: nobody else could have them.) Default: 1.
     pub reuse_allow_opportunistic: i32,
     /// 0 or 1: the pool may make the asking stream wait for the freeing one. Default: 1.
     pub reuse_allow_internal_dependencies: i32,
