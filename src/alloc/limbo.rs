@@ -9,6 +9,7 @@ use super::node::Kind;
 use super::order::{COMMON, Clock};
 use super::space::Found;
 use crate::base::units::{StreamHandle, Timeline};
+use rustc_hash::FxHashSet;
 
 /// So many held-back blocks are looked at in vain.
 const LOOKS: usize = 256;
@@ -20,7 +21,8 @@ pub struct Users {
     pub(super) born: Option<Timeline>,
     pub(super) streams: Vec<User>,
     pub(super) loan: Loan,
-    /// Copies of weir's own from or to the block: streams, and the numbers behind which an event covers them.
+    /// Copies of weir's own from or to the block, and what streams did with it that have ended: the streams, and the numbers
+    /// behind which an event covers that.
     copies: Clock,
     /// Empty, with room for what its free will need.
     needs: Clock,
@@ -51,6 +53,15 @@ impl Users {
         self.born.is_some() || !self.streams.is_empty() || !self.copies.is_empty()
     }
 
+    /// An event covers a use by this stream up to this number.
+    fn wait_for(&mut self, (index, number): (u32, u64)) {
+        match self.copies.iter_mut().find(|copy| copy.0 == index) {
+            Some(copy) => copy.1 = number,
+            None => self.copies.push((index, number)),
+        }
+        self.make_room();
+    }
+
     /// A free allocates nothing.
     fn make_room(&mut self) {
         let most = self.streams.len() + self.copies.len() + 2;
@@ -73,6 +84,28 @@ impl Heap {
         }
     }
 
+    /// A stream of that name is about to end. Who frees a block that it uses waits for the event that is to be recorded on it now: there
+    /// will be no other one.
+    pub fn end_uses(&mut self, name: StreamHandle) {
+        let users = self.also_used.values().flat_map(|users| &users.streams);
+        let lines: FxHashSet<Timeline> = users
+            .filter(|user| user.reach == Some(name))
+            .map(|user| user.line)
+            .collect();
+        for line in lines {
+            let index = self.stream(line);
+            self.set_reach(index, Some(name));
+            let number = self.arena_mut(index).tick(0);
+            for users in self.also_used.values_mut() {
+                let before = users.streams.len();
+                users.streams.retain(|user| user.line != line);
+                if users.streams.len() < before {
+                    users.wait_for((index, number));
+                }
+            }
+        }
+    }
+
     /// A copy from or to the block has been queued, on a stream that is not captured. Gives the stream and the number that
     /// is now to be covered by an event.
     pub fn note_copy(&mut self, block: Block, by: Timeline) -> (u32, u64) {
@@ -81,12 +114,7 @@ impl Heap {
         let number = self.arena_mut(index).tick(0);
         let start = self.block_start(block);
         self.directory.set_special(start);
-        let users = self.users_of(start);
-        match users.copies.iter_mut().find(|copy| copy.0 == index) {
-            Some(copy) => copy.1 = number,
-            None => users.copies.push((index, number)),
-        }
-        users.make_room();
+        self.users_of(start).wait_for((index, number));
         (index, number)
     }
 

@@ -238,6 +238,9 @@ impl Pool {
     pub fn stream_changed(&self, stream: StreamHandle) {
         // whoever else records events on streams within reach holds it, too, and may have this one on its list
         let _grow = Turn::take(self);
+        if let Ok(mut heap) = self.books() {
+            heap.end_uses(stream);
+        }
         self.cover(|_| true);
         if let Ok(mut heap) = self.books() {
             heap.close_caches_of(stream);

@@ -191,3 +191,40 @@ fn what_an_ended_stream_had_is_used_again() {
         assert!(held <= 66 * M, "{opportunistic} {internal_dependencies}: {held}");
     }
 }
+
+/// Nor is one that has ended asked for an event when a block is freed that it used: it had one before.
+#[test]
+fn what_an_ended_stream_used_is_used_again() {
+    let sim = Sim::new(2);
+    sim.declare_streams();
+    let config = Config {
+        declared_streams: true,
+        ..config()
+    };
+    let pool = Pool::new(config, sim.clone()).expect("a pool");
+    let [stream, other] = [0, 1].map(|number| StreamHandle(FIRST_STREAM + number));
+    for number in 1..20 {
+        let at = sim
+            .naming(&[stream], || pool.alloc(64 * M, 0, stream))
+            .expect("memory");
+        sim.naming(&[other], || pool.record_stream(at, other))
+            .expect("a live block");
+        sim.touch(other, number, at.0, 64 * M);
+        let work = sim.now(other);
+        pool.stream_changed(other);
+        sim.destroy_stream(other);
+        sim.create_stream(other);
+        sim.naming(&[stream], || pool.free(at, stream))
+            .expect("a live block");
+        let next = sim
+            .naming(&[stream], || pool.alloc(64 * M, 0, stream))
+            .expect("memory");
+        assert_ne!(next, at, "its work is not over");
+        sim.naming(&[stream], || pool.free(next, stream))
+            .expect("a live block");
+        sim.synchronize_with(&work);
+        pool.validate();
+    }
+    let held = pool.stats().expect("stats").reserved_peak;
+    assert!(held <= 130 * M, "{held}");
+}
