@@ -395,6 +395,7 @@ impl Heap {
                 self.arena_mut(stream).ended = true;
             }
         }
+        // only what another thread has told of since `end_uses`
         let users = self.also_used.values_mut().flat_map(|users| &mut users.streams);
         for user in users.filter(|user| user.reach == Some(name)) {
             user.reach = None;
