@@ -254,7 +254,7 @@ impl Heap {
         gone.chain(here).sum()
     }
 
-    /// Streams that have ended, and whose memory nobody has asked for yet.
+    /// Streams that have ended, and of which something is free.
     pub fn ended_streams(&self) -> Vec<u32> {
         let has = |&stream: &u32| self.arena(stream).ended && !self.arena(stream).bins.is_empty();
         self.streams().filter(has).collect()

@@ -246,8 +246,7 @@ impl Pool {
         let Ok(mut heap) = self.books() else {
             return Err(BackendError::Unloaded);
         };
-        let budget = self.backend.mapping_limit().min(heap.pages.mapping_budget());
-        if heap.pages.mapped >= budget {
+        if heap.pages.mapped >= self.mapping_budget(&heap) {
             return Ok(false);
         }
         let Some(mut plan) = heap.plan_ahead(bytes) else {

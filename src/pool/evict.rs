@@ -11,16 +11,20 @@ use crate::backend::{Backend, BackendError};
 const EVICT: usize = 256;
 
 impl Pool {
+    /// Mappings that are kept at most.
+    pub(super) fn mapping_budget(&self, heap: &Heap) -> u64 {
+        self.backend.mapping_limit().min(heap.pages.mapping_budget())
+    }
+
     /// Removes mappings if `len` bytes more would make too many, or a page has as many as it may have. To be called before there is a plan,
     /// which may count on any of them.
     pub(super) fn thin_out(&self, grow: &mut Growth, len: u64) -> Result<(), BackendError> {
         let heap = self.books().map_err(|_| BackendError::Unloaded)?;
         let most = heap.pages.mapped + len / self.backend.granularity() + 4;
-        let bound = self.backend.mapping_limit();
-        let budget = bound.min(heap.pages.mapping_budget());
+        let budget = self.mapping_budget(&heap);
         let full = heap.pages.full.len();
         drop(heap);
-        if most > budget.max(grow.borne.min(bound)) {
+        if most > budget.max(grow.borne.min(self.backend.mapping_limit())) {
             let wanted = (most - budget) as usize + EVICT;
             let chosen = self.choose(wanted, |heap| heap.choose_evicted(wanted))?;
             // to go through all of them each time in vain would cost more than they do
