@@ -292,25 +292,29 @@ impl Pool {
     }
 
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit; and once more if free parts of
-    /// pages come together.
+    /// pages come together, and as long as the device refuses pages that smaller ones may do for.
     fn fill(&self, grow: &mut Growth, request: Request, said: &mut String) -> Result<Option<u64>, Error> {
-        let refused = self.pressure.is_refused();
-        let steps = || -> Result<_, Error> {
+        let mut united = false;
+        loop {
+            let refusals = self.pressure.refusals();
             let (len, _) = Heap::need(request.bytes, request.align);
-            Ok(match self.apart {
+            let steps = match self.apart {
                 true => self.steps_apart(len)?,
                 false => self.steps(self.room(len)?),
-            })
-        };
-        let got = self.fill_in_steps(grow, request, said, steps()?)?;
-        // the plans that failed may have counted on more than the device has
-        if got.is_none() && (!refused && self.pressure.is_refused() || self.unite(request)?) {
-            return match self.again(request)? {
-                None => self.fill_in_steps(grow, request, said, steps()?),
-                got => Ok(got),
             };
+            let got = self.fill_in_steps(grow, request, said, steps)?;
+            // plans that failed counted on more than the device has: the next ones count on less, so there is an end to this
+            if got.is_some() {
+                return Ok(got);
+            }
+            let said_no = self.pressure.refusals() != refusals;
+            if !said_no && (mem::replace(&mut united, true) || !self.unite(request)?) {
+                return Ok(None);
+            }
+            if let Some(at) = self.again(request)? {
+                return Ok(Some(at));
+            }
         }
-        Ok(got)
     }
 
     /// Brings free parts of pages together.

@@ -34,8 +34,8 @@ pub(super) struct Pressure {
     pause: AtomicU32,
     /// As many after the next refusal.
     next: AtomicU32,
-    /// This miss has been refused something.
-    refused: AtomicBool,
+    /// How often this miss has been refused something.
+    refusals: AtomicU32,
 }
 
 impl Pressure {
@@ -46,7 +46,7 @@ impl Pressure {
             lifted: AtomicBool::new(false),
             pause: AtomicU32::new(0),
             next: AtomicU32::new(1),
-            refused: AtomicBool::new(false),
+            refusals: AtomicU32::new(0),
         }
     }
 
@@ -65,31 +65,31 @@ impl Pressure {
 
     /// A miss begins.
     pub(super) fn begin_miss(&self) {
-        self.refused.store(false, Relaxed);
+        self.refusals.store(0, Relaxed);
         let pause = self.pause.load(Relaxed);
         self.pause.store(pause.saturating_sub(1), Relaxed);
         self.lifted.store(pause == 0 && self.is_short(), Relaxed);
     }
 
-    /// Has this miss been refused something?
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.load(Relaxed)
+    /// How often this miss has been refused something.
+    pub(super) fn refusals(&self) -> u32 {
+        self.refusals.load(Relaxed)
     }
 
     /// What this miss has asked the device, for [`Self::resume`] after others have had their turn.
-    pub(super) fn asked(&self) -> (bool, bool) {
-        (self.lifted.load(Relaxed), self.is_refused())
+    pub(super) fn asked(&self) -> (bool, u32) {
+        (self.lifted.load(Relaxed), self.refusals())
     }
 
     /// The miss that had `asked` goes on.
-    pub(super) fn resume(&self, (lifted, refused): (bool, bool)) {
+    pub(super) fn resume(&self, (lifted, refusals): (bool, u32)) {
         self.lifted.store(lifted, Relaxed);
-        self.refused.store(refused, Relaxed);
+        self.refusals.store(refusals, Relaxed);
     }
 
     /// The device may be asked for more, if this miss has not asked it yet. Whether that is new.
     pub(super) fn ask_again(&self) -> bool {
-        self.is_short() && !self.is_refused() && !self.lifted.swap(true, Relaxed)
+        self.is_short() && self.refusals() == 0 && !self.lifted.swap(true, Relaxed)
     }
 }
 
@@ -113,7 +113,7 @@ impl Pool {
                 pressure.page.store(bytes, Relaxed);
                 pressure.lifted.store(false, Relaxed);
                 // once a miss, however often it asks
-                if !pressure.refused.swap(true, Relaxed) {
+                if pressure.refusals.fetch_add(1, Relaxed) == 0 {
                     let pause = pressure.next.load(Relaxed);
                     pressure.pause.store(pause, Relaxed);
                     pressure.next.store((2 * pause).min(PATIENCE), Relaxed);

@@ -285,3 +285,70 @@ fn mappings_that_a_plan_counts_on_are_not_thinned_out() {
         ],
     );
 }
+
+/// Where mappings are few pages are long. What the device refuses in the last try is not the first that it refuses this request.
+#[test]
+fn pages_are_as_short_as_the_device_has_them() {
+    let setup = Setup {
+        capacity: 48 * M,
+        slack: 0.0,
+        policies: 4,
+        watched: true,
+        mappings: 32,
+        ..Setup::default()
+    };
+    let unused = |bytes, align, stream| Op::Alloc {
+        bytes,
+        align,
+        stream,
+        touch: false,
+    };
+    let free_on = |pick, stream| Op::FreeOn {
+        pick,
+        stream,
+        hooks: false,
+    };
+    let batch = |bytes, stream| Op::Batch {
+        sizes: vec![bytes],
+        stream,
+    };
+    let copy = |pick| Op::Copy {
+        pick,
+        stream: 0,
+        free: 0,
+    };
+    run(
+        &setup,
+        &[
+            unused(3 * M + 1, 0, 0),
+            unused(0, 0, 0),
+            unused(41 * M + 180_737, 0, 0),
+            copy(6111),
+            Op::FreeSynced { pick: 51318 },
+            unused(272_897, 0, 0),
+            Op::Squeeze,
+            unused(1_430_529, 0, 0),
+            unused(0, 0, 2),
+            Op::Free { pick: 9632 },
+            unused(0, 4 * M, 0),
+            free_on(29132, 0),
+            free_on(29670, 0),
+            unused(0, 0, 1),
+            batch(32_769, 0),
+            Op::Free { pick: 1696 },
+            Op::FreeBatch {
+                pick: 0,
+                count: 2,
+                stream: 1,
+            },
+            free_on(0, 3),
+            unused(0, 0, 1),
+            Op::Warmup {
+                bytes: 0,
+                count: 1,
+                stream: 0,
+            },
+            unused(42 * M, 4 * M, 0),
+        ],
+    );
+}
