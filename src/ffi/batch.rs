@@ -3,7 +3,7 @@
 use super::args::{self, check_array, slice, widen};
 use super::blocks::not_asked;
 use super::guard::{InChild, guard};
-use super::pool::{give_back, pointer, serve, watched};
+use super::pool::{freeing, give_back, pointer, serve, watched};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
@@ -85,21 +85,18 @@ pub unsafe extern "C" fn weir_pool_free_batch(
             return Ok(());
         }
         give_back(handle, ptrs, |pool| {
-            if not_asked(handle, on, keep).is_none() {
-                threads::beside_in_free(pool, handle, on, None, |own| {
-                    pool.free_batch_beside(own, addrs(ptrs), on)
-                })?;
-            }
-            // Announced only once the pool has taken all of them, because it may take none. Valgrind runs one
-            // thread at a time, and the next owner announces a block after this.
-            if watched(pool) {
-                let in_flight = order::is_host_stream(on);
-                addrs(ptrs)
-                    .iter()
-                    .filter(|at| at.0 != 0)
-                    .for_each(|at| valgrind::freed(*at, in_flight));
-            }
-            Ok(())
+            freeing(
+                pool,
+                handle,
+                addrs(ptrs),
+                order::is_host_stream(on),
+                || match not_asked(handle, on, keep) {
+                    Some(()) => Ok(()),
+                    None => threads::beside_in_free(pool, handle, on, None, |own| {
+                        pool.free_batch_beside(own, addrs(ptrs), on)
+                    }),
+                },
+            )
         })
     })
 }

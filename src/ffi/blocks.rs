@@ -2,7 +2,7 @@
 
 use super::args::{self, Out};
 use super::guard::{InChild, guard};
-use super::pool::{addr, give_back, pointer, serve, stream, watched};
+use super::pool::{addr, freeing, give_back, pointer, serve, stream, watched};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
@@ -11,19 +11,12 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Pool, Refused, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
+use crate::pool::{Cache, Inside, Look, Refused, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
 use std::cell::Ref;
 use std::ffi::c_void;
 
 /// Longer blocks are of no slab.
 const SMALL_MAX: usize = SMALL as usize;
-
-/// Tells valgrind that a block goes back, if the pool has it.
-fn announce_free(pool: &Pool, at: Addr, in_flight: bool) {
-    if pool.block_size(at).is_some() {
-        valgrind::freed(at, in_flight);
-    }
-}
 
 /// Allocates `bytes` for use on `stream`, aligned to 256 bytes. 0 bytes give a pointer of their own. Work queued on
 /// `stream` from now on may use the block; other streams must be ordered behind this call by the program.
@@ -531,14 +524,17 @@ pub(super) fn free_beside(
             return Ok(());
         }
         let at = addr(ptr);
-        if watched(pool) {
-            announce_free(pool, at, order::is_host_stream(on));
-        }
-        match not_asked(handle, on, |cache| cache.free(at)) {
-            Some(_) => Ok(()),
-            None => threads::beside_in_free(pool, handle, on, cache, |own| pool.free_beside(own, at, on))
-                .map(drop),
-        }
+        freeing(
+            pool,
+            handle,
+            &[at],
+            order::is_host_stream(on),
+            || match not_asked(handle, on, |cache| cache.free(at)) {
+                Some(_) => Ok(()),
+                None => threads::beside_in_free(pool, handle, on, cache, |own| pool.free_beside(own, at, on))
+                    .map(drop),
+            },
+        )
     })
 }
 
@@ -559,13 +555,12 @@ pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> 
             return Ok(());
         }
         let at = addr(ptr);
-        if watched(pool) {
-            announce_free(pool, at, false);
-        }
-        match threads::cached_of_any(handle, |cache| cache.free_synced(at)) {
-            Some(_) => Ok(()),
-            None => pool.free_synced(at).map(drop),
-        }
+        freeing(pool, handle, &[at], false, || {
+            match threads::cached_of_any(handle, |cache| cache.free_synced(at)) {
+                Some(_) => Ok(()),
+                None => pool.free_synced(at).map(drop),
+            }
+        })
     })
 }
 

@@ -35,7 +35,9 @@ pub(super) fn give_back(
         Err(error) => {
             let result = forgive(Err(end::find_owner(error)));
             if result.is_ok() && valgrind::active() {
-                blocks.iter().for_each(|ptr| valgrind::freed(addr(*ptr), false));
+                for ptr in blocks {
+                    valgrind::freed(addr(*ptr), false);
+                }
             }
             result
         }
@@ -54,6 +56,40 @@ fn forgive(result: Result<(), Error>) -> Result<(), Error> {
 #[inline]
 pub(super) fn watched(pool: &Pool) -> bool {
     valgrind::active() && pool.config().memory == MemoryKind::Host
+}
+
+/// Frees blocks, 0 among them being none, of which valgrind hears if it wants to: before, because with the pool's lock the next
+/// owner may have them, and tell of them, before this thread goes on. If the pool does not take them it hears that they are still there.
+#[inline]
+pub(super) fn freeing<R>(
+    pool: &Pool,
+    handle: usize,
+    blocks: &[Addr],
+    in_flight: bool,
+    free: impl FnOnce() -> Result<R, Error>,
+) -> Result<R, Error> {
+    if !watched(pool) {
+        return free();
+    }
+    let mut known: Vec<_> = blocks.iter().copied().filter(|at| at.0 != 0).collect();
+    if known.iter().any(|&at| pool.block_size(at).is_none()) {
+        return free(); // which takes none
+    }
+    known.sort_unstable_by_key(|at| at.0);
+    known.dedup();
+    let told: Vec<_> = known
+        .iter()
+        .map(|&at| (at, valgrind::freed(at, in_flight)))
+        .collect();
+    let freed = free();
+    if freed.is_err() {
+        for (at, bytes) in told {
+            if let Some(bytes) = bytes {
+                valgrind::allocated(handle, at, bytes, true);
+            }
+        }
+    }
+    freed
 }
 
 /// Runs something that ends pools, and settles their blocks with valgrind.

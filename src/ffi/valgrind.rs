@@ -101,13 +101,11 @@ pub(super) fn allocated(handle: usize, at: Addr, bytes: u64, in_flight: bool) {
 }
 
 /// A block goes back to its pool; call it while the block is still live there. `in_flight`: queued work may
-/// still use it.
+/// still use it. How long it was when it was announced, if it was.
 #[inline(never)]
-pub(super) fn freed(at: Addr, in_flight: bool) {
+pub(super) fn freed(at: Addr, in_flight: bool) -> Option<u64> {
     let mut blocks = blocks();
-    let Some((bytes, _)) = blocks.remove(&at.0) else {
-        return;
-    };
+    let (bytes, _) = blocks.remove(&at.0)?;
     if blocks.is_empty() {
         // An empty map may keep a node; no heap memory stays behind while no block is live.
         *blocks = BTreeMap::new();
@@ -117,6 +115,7 @@ pub(super) fn freed(at: Addr, in_flight: bool) {
     if in_flight || SHARED.load(Ordering::Relaxed) {
         request([MAKE_MEM_DEFINED, at.0 as usize, bytes as usize, 0, 0, 0]);
     }
+    Some(bytes)
 }
 
 /// A block is used on a second stream that has work in flight.
