@@ -1,0 +1,601 @@
+/* Programs made at random. A seed stands for a world: the options of a pool, threads and streams, and what each thread does
+ * over and over. What must hold in all of them: each block keeps what was written to it, no call fails without reason, the
+ * counters add up, and in the end everything is given back. How fast a world ran and what it held is printed for whoever
+ * looks for worlds that grow slower, or hold more than they need, which are marked; it fails nothing, for machines are noisy.
+ *
+ *   soak [SEED [WORLDS [STEPS [SECONDS [MIB]]]]]
+ *
+ * runs so many worlds from SEED on, each for so many steps of each thread, but no longer than so many seconds, with at most
+ * so many MiB in use. */
+#include "habits.h"
+#include "streams.h"
+
+enum { MAX_THREADS = 6, MAX_STREAMS = 8, MAX_LIVE = 4096, EXCHANGE = 16, MARKS = 4096, HABITS = 3, LOOKS = 16 };
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+typedef struct {
+    char *p;
+    size_t bytes;
+    weir_stream stream; /* behind its work on this one all its work is */
+    int home;           /* which of the thread's streams that is */
+    uint32_t value;     /* at both ends; 0: nothing was written */
+    weir_event ready;   /* of a block that is offered to others */
+} block;
+
+/* Checks that are queued: what a block has at both ends is copied to `seen`, and compared when all streams were waited for. */
+typedef struct {
+    struct mark {
+        uint32_t *from, *to, value;
+    } all[MARKS];
+    uint32_t *seen;
+    int count;
+} marks;
+
+typedef struct {
+    int number;
+    unsigned queued; /* since all its streams were waited for */
+    pthread_t thread;
+    uint64_t random, round;
+    uint64_t *source; /* where it draws from just now: a round draws the same each time */
+    weir_stream streams[MAX_STREAMS];
+    int stream_count, own_count; /* the first ones are its own */
+    block live[MAX_LIVE];
+    int count, emptying;
+    size_t live_bytes;
+    habit habits[HABITS];
+    marks checks;
+    weir_event event;
+    _Atomic uint64_t calls;
+} actor;
+
+static struct {
+    weir_pool *pool;
+    weir_pool_options options;
+    int threads, shared_count;
+    int told;   /* is all order between streams told to the pool? */
+    int steady; /* does each thread always do the same? */
+    weir_stream shared[2];
+    unsigned steps, rare, lead; /* lead: pieces of work that the host is ahead by at most; 0: no matter how far */
+    double until;
+    _Atomic(block *) exchange[EXCHANGE];
+    _Atomic uint64_t refused;
+    struct {
+        double time;
+        uint64_t calls;
+        weir_pool_stats stats;
+    } looks[LOOKS + 1];
+    int look_count;
+} world;
+static actor actors[MAX_THREADS];
+
+static void write_words(void *arg) {
+    struct mark *m = (struct mark *)arg;
+    *m->from = *m->to = m->value;
+    free(m);
+}
+static void read_words(void *arg) {
+    struct mark *m = (struct mark *)arg;
+    uint32_t value[2] = {*m->from, *m->to};
+    CHECK_EQUAL(value[0], m->value);
+    CHECK_EQUAL(value[1], m->value);
+    free(m);
+}
+static void host_words(weir_stream stream, weir_host_function function, const struct mark *words) {
+    struct mark *m = (struct mark *)malloc(sizeof *m);
+    CHECK(m != NULL);
+    *m = *words;
+    stream_queue(stream, function, m);
+}
+static struct mark ends_of(const block *b) {
+    return (struct mark){(uint32_t *)b->p, (uint32_t *)(b->p + (b->bytes - 4) / 4 * 4), b->value};
+}
+
+/* The host waits for the work of all its streams if it is far ahead of it. */
+static void keep_pace(actor *a) {
+    if (world.lead == 0 || ++a->queued < world.lead) {
+        return;
+    }
+    a->queued = 0;
+    for (int i = 0; i < a->stream_count; i++) {
+        if (!world.told && check_on_device()) {
+            DEVICE_OK(cu.StreamSynchronize(a->streams[i]));
+        } else {
+            stream_wait(a->streams[i]);
+        }
+    }
+}
+
+static void queue_words(actor *a, block *b) {
+    keep_pace(a);
+    do {
+        b->value = (uint32_t)next_of(&a->random);
+    } while (b->value == 0);
+    struct mark m = ends_of(b);
+    if (!check_on_device()) {
+        host_words(b->stream, write_words, &m);
+        return;
+    }
+    DEVICE_OK(cu.MemsetD32Async(device_address(m.from), m.value, 1, b->stream));
+    DEVICE_OK(cu.MemsetD32Async(device_address(m.to), m.value, 1, b->stream));
+}
+
+static void compare_words(actor *a) {
+    marks *c = &a->checks;
+    if (c->count == 0) {
+        return;
+    }
+    CHECK_OK(weir_device_synchronize());
+    uint32_t *seen = (uint32_t *)malloc(2 * MARKS * sizeof *seen);
+    CHECK(seen != NULL);
+    DEVICE_OK(cu.MemcpyDtoH(seen, device_address(c->seen), 2 * MARKS * sizeof *seen));
+    for (int i = 0; i < c->count; i++) {
+        CHECK_EQUAL(seen[2 * i], c->all[i].value);
+        CHECK_EQUAL(seen[2 * i + 1], c->all[i].value);
+    }
+    free(seen);
+    c->count = 0;
+}
+
+static void queue_compare(actor *a, const block *b, weir_stream stream) {
+    struct mark m = ends_of(b);
+    if (b->value == 0) {
+        return;
+    }
+    if (!check_on_device()) {
+        host_words(stream, read_words, &m);
+        return;
+    }
+    marks *c = &a->checks;
+    CUdeviceptr to = device_address(c->seen + 2 * c->count);
+    c->all[c->count++] = m;
+    DEVICE_OK(cu.MemcpyDtoDAsync(to, device_address(m.from), 4, stream));
+    DEVICE_OK(cu.MemcpyDtoDAsync(to + 4, device_address(m.to), 4, stream));
+    if (c->count == MARKS) {
+        compare_words(a);
+    }
+}
+
+/* Work of `then` waits for that of `first`. */
+static void order(actor *a, weir_stream first, weir_stream then) {
+    if (first == then) {
+        return;
+    }
+    if (!world.told && check_on_device()) {
+        DEVICE_OK(cu.EventRecord(a->event, first));
+        DEVICE_OK(cu.StreamWaitEvent(then, a->event, 0));
+        return;
+    }
+    CHECK_OK(weir_event_record(a->event, first));
+    CHECK_OK(weir_stream_wait_event(then, a->event));
+}
+
+static void enter(actor *a, const habit *h, void *p, size_t bytes, int home) {
+    block b = {(char *)p, bytes, a->streams[home], home, 0, NULL};
+    if (one_in(&a->random, h->touch)) {
+        queue_words(a, &b);
+    }
+    a->live[a->count++] = b;
+    a->live_bytes += bytes;
+}
+
+static block leave(actor *a, int at) {
+    block b = a->live[at];
+    a->count--;
+    memmove(&a->live[at], &a->live[at + 1], (size_t)(a->count - at) * sizeof b); /* the oldest stays the first */
+    a->live_bytes -= b.bytes;
+    return b;
+}
+
+static void give_back(actor *a, const habit *h, int at) {
+    block b = leave(a, at);
+    weir_stream other = a->streams[below(a->source, (unsigned)a->stream_count)];
+    a->calls++;
+    if (one_in(a->source, h->cross)) {
+        order(a, b.stream, other);
+        queue_compare(a, &b, other);
+        switch (below(a->source, 3)) {
+        case 0:
+            CHECK_OK(weir_pool_record_stream(world.pool, b.p, other));
+            CHECK_OK(weir_pool_free(world.pool, b.p, b.stream));
+            return;
+        case 1:
+            CHECK_OK(weir_pool_free(world.pool, b.p, other));
+            return;
+        default:
+            if (one_in(&a->random, 16)) {
+                stream_wait(other); /* which has waited for the other one */
+                CHECK_OK(weir_pool_free_synced(world.pool, b.p));
+                return;
+            }
+            order(a, other, b.stream);
+        }
+    } else {
+        queue_compare(a, &b, b.stream);
+    }
+    CHECK_OK(weir_pool_free(world.pool, b.p, b.stream));
+}
+
+/* Which of its blocks goes next: of a round only those that it has made. */
+static int choose_block(actor *a, const habit *h, int first) {
+    switch (h->kind == FILL ? h->order : h->kind == FIFO ? 1 : 2) {
+    case 0:
+        return a->count - 1;
+    case 1:
+        return first;
+    default:
+        return first + (int)below(a->source, (unsigned)(a->count - first));
+    }
+}
+
+static int has_room(const actor *a, const habit *h, size_t bytes) {
+    return a->live_bytes + bytes <= h->budget && a->count < MAX_LIVE;
+}
+
+/* A block is had on one of its streams: 0 if there is no memory, which only a pool with a limit may say. */
+static int ask(actor *a, const habit *h, size_t bytes) {
+    int home = (int)below(a->source, (unsigned)a->stream_count);
+    void *p = NULL;
+    a->calls++;
+    weir_status status = weir_pool_alloc(world.pool, bytes, a->streams[home], &p);
+    if (status == WEIR_ERROR_OUT_OF_MEMORY && world.options.max_bytes > 0) {
+        world.refused++;
+        while (a->count > 0 && a->live_bytes > h->budget / 2) {
+            give_back(a, h, a->count - 1);
+        }
+        return 0;
+    }
+    CHECK_OK(status);
+    enter(a, h, p, bytes, home);
+    return 1;
+}
+
+static void replace(actor *a, const habit *h) {
+    size_t bytes = next_size(h, a->source, &a->random);
+    while (a->count > 0 && !has_room(a, h, bytes)) {
+        give_back(a, h, choose_block(a, h, 0));
+    }
+    ask(a, h, bytes);
+}
+
+static void fill_or_empty(actor *a, const habit *h) {
+    if (a->count == 0) {
+        a->emptying = 0;
+    }
+    if (a->emptying) {
+        give_back(a, h, choose_block(a, h, 0));
+        return;
+    }
+    size_t bytes = next_size(h, a->source, &a->random);
+    a->emptying = !has_room(a, h, bytes) || !ask(a, h, bytes);
+}
+
+static void one_round(actor *a, const habit *h) {
+    int before = a->count;
+    a->round = h->seed;
+    a->source = &a->round;
+    for (unsigned i = 0; i < h->length; i++) {
+        size_t bytes = next_size(h, a->source, &a->random);
+        if (a->count <= before || (has_room(a, h, bytes) && one_in(a->source, 2))) {
+            if (a->count == MAX_LIVE || !ask(a, h, bytes)) {
+                break;
+            }
+        } else {
+            give_back(a, h, choose_block(a, h, before));
+        }
+    }
+    while (a->count > before) {
+        give_back(a, h, a->count - 1);
+    }
+    a->source = &a->random;
+}
+
+static void one_batch(actor *a, const habit *h) {
+    size_t sizes[64];
+    void *blocks[64];
+    int home = (int)below(a->source, (unsigned)a->stream_count);
+    unsigned n = h->length < 64 ? h->length : 64;
+    size_t bytes = 0;
+    for (unsigned i = 0; i < n; i++) {
+        bytes += sizes[i] = next_size(h, a->source, &a->random) / n + 4;
+    }
+    a->calls += 2 * n;
+    weir_status status = weir_pool_alloc_batch(world.pool, sizes, n, a->streams[home], blocks);
+    if (status == WEIR_ERROR_OUT_OF_MEMORY && world.options.max_bytes > 0) {
+        world.refused++;
+        return;
+    }
+    CHECK_OK(status);
+    for (unsigned i = 0; i < n; i++) {
+        if (one_in(&a->random, h->touch)) {
+            block b = {(char *)blocks[i], sizes[i], a->streams[home], home, 0, NULL};
+            queue_words(a, &b);
+            queue_compare(a, &b, b.stream);
+        }
+    }
+    CHECK_OK(weir_pool_free_batch(world.pool, blocks, n, a->streams[home]));
+}
+
+/* Offers its oldest block, and frees one that another thread has offered. */
+static void hand_over(actor *a, const habit *h) {
+    replace(a, h);
+    if (a->count == 0) {
+        return;
+    }
+    block *offer = (block *)malloc(sizeof *offer);
+    CHECK(offer != NULL);
+    *offer = leave(a, 0);
+    offer->ready = event_new();
+    CHECK_OK(weir_event_record(offer->ready, offer->stream));
+    block *taken = atomic_exchange(&world.exchange[below(&a->random, EXCHANGE)], offer);
+    if (taken != NULL) {
+        weir_stream stream = a->streams[below(&a->random, (unsigned)a->stream_count)];
+        CHECK_OK(weir_stream_wait_event(stream, taken->ready));
+        queue_compare(a, taken, stream);
+        CHECK_OK(weir_pool_free(world.pool, taken->p, stream));
+        event_end(taken->ready);
+        free(taken);
+        a->calls++;
+    }
+}
+
+/* A stream of its own goes, and another one comes. What was allocated on it is behind the new one's work. */
+static void renew_stream(actor *a, int which, int waits) {
+    weir_stream before = a->streams[which], now = stream_new();
+    if (waits) {
+        stream_wait(before);
+    } else {
+        order(a, before, now);
+    }
+    for (int i = 0; i < a->count; i++) {
+        if (a->live[i].home == which) {
+            a->live[i].stream = now;
+        }
+    }
+    a->streams[which] = now;
+    if (world.options.declared_streams) {
+        CHECK_OK(weir_stream_changed(before));
+    }
+    stream_end(before);
+}
+
+static void brief_stream(actor *a, const habit *h) {
+    int which = (int)below(&a->random, (unsigned)a->own_count);
+    for (unsigned i = 0; i < h->length; i++) {
+        replace(a, h);
+    }
+    renew_stream(a, which, one_in(&a->random, 4));
+}
+
+static void rare_call(actor *a) {
+    switch (below(&a->random, 7)) {
+    case 0:
+        CHECK_OK(weir_pool_trim(world.pool, below(&a->random, 2) * a->live_bytes));
+        return;
+    case 1:
+        CHECK_OK(weir_pool_squeeze(world.pool, NULL));
+        return;
+    case 2:
+        stream_wait(a->streams[below(&a->random, (unsigned)a->stream_count)]);
+        return;
+    case 3:
+        renew_stream(a, (int)below(&a->random, (unsigned)a->own_count), one_in(&a->random, 2));
+        return;
+    case 4:
+        CHECK_OK(weir_pool_set_release_threshold(world.pool, one_in(&a->random, 2) ? world.options.release_threshold : a->live_bytes));
+        return;
+    case 5:
+        if (check_on_device()) {
+            CHECK_OK(weir_device_synchronize());
+        }
+        return;
+    default:
+        pause_ms(1);
+    }
+}
+
+static void look(void) {
+    int n = world.look_count++;
+    for (int i = 0; i < world.threads; i++) {
+        world.looks[n].calls += actors[i].calls;
+    }
+    world.looks[n].time = seconds_now();
+    world.looks[n].stats.struct_size = sizeof(weir_pool_stats);
+    CHECK_OK(weir_pool_get_stats(world.pool, &world.looks[n].stats));
+}
+
+static void *live_a_life(void *arg) {
+    actor *a = (actor *)arg;
+    double began = seconds_now();
+    const habit *h = &a->habits[0];
+    unsigned left = 0;
+    program_thread();
+    for (unsigned step = 0; step < world.steps; step++) {
+        if (left-- == 0) {
+            h = &a->habits[below(&a->random, HABITS)];
+            left = (unsigned)log_uniform(&a->random, 16, 4096);
+        }
+        switch (h->kind) {
+        case FILL: fill_or_empty(a, h); break;
+        case ROUNDS: one_round(a, h); break;
+        case BATCHES: one_batch(a, h); break;
+        case HAND_OVER: hand_over(a, h); break;
+        case BRIEF_STREAMS: brief_stream(a, h); break;
+        default: replace(a, h);
+        }
+        if (one_in(&a->random, world.rare)) {
+            rare_call(a);
+        }
+        double now = step % 16 == 0 ? seconds_now() : 0;
+        if (now > world.until) {
+            break;
+        }
+        double done = (double)step / world.steps, gone = (now - began) / (world.until - began);
+        if (a->number == 0 && world.look_count < LOOKS && (done > gone ? done : gone) * LOOKS >= world.look_count) {
+            look();
+        }
+    }
+    while (a->count > 0) {
+        give_back(a, h, a->count - 1);
+    }
+    return NULL;
+}
+
+static void draw_world(uint64_t *random, size_t budget) {
+    weir_pool_options *o = &world.options;
+    memset(&world, 0, sizeof world);
+    *o = check_options(one_in(random, 4) ? budget + below(random, budget / 2) : 0);
+    o->declared_streams = (int)below(random, 2);
+    o->slack = one_in(random, 4) ? 0.0 : one_in(random, 4) ? 0.25 : o->slack;
+    o->release_threshold = one_in(random, 6) ? budget / 2 : UINT64_MAX;
+    o->reuse_follow_event_dependencies = !one_in(random, 4);
+    o->reuse_allow_opportunistic = !one_in(random, 6);
+    o->reuse_allow_internal_dependencies = !one_in(random, 4);
+    o->thread_caches = !one_in(random, 4);
+    o->growth_ahead = one_in(random, 8) ? 16 * MiB : 0;
+    o->one_handle_blocks = one_in(random, 12);
+    o->device_memory = one_in(random, 12) ? WEIR_DEVICE_MEMORY_PLAIN : WEIR_DEVICE_MEMORY_MAPPED;
+    world.told = !one_in(random, 3);
+    world.lead = one_in(random, 3) ? 0 : (unsigned)log_uniform(random, 4, 1024);
+    world.steady = (int)below(random, 2);
+    world.rare = one_in(random, 3) ? 0 : (unsigned)log_uniform(random, 256, 32768);
+    world.threads = one_in(random, 2) ? 1 : 2 + (int)below(random, MAX_THREADS - 1);
+    world.shared_count = one_in(random, 3) ? 1 + (int)below(random, 2) : 0;
+    int own = 1 + (int)log_uniform(random, 1, MAX_STREAMS - 3);
+    for (int i = 0; i < world.shared_count; i++) {
+        world.shared[i] = check_on_device() && one_in(random, 4) ? NULL : stream_new();
+    }
+    for (int i = 0; i < world.threads; i++) {
+        actor *a = &actors[i];
+        memset(a, 0, sizeof *a);
+        a->number = i;
+        a->random = next_of(random) | 1;
+        a->source = &a->random;
+        a->own_count = own;
+        while (a->stream_count < own) {
+            a->streams[a->stream_count++] = stream_new();
+        }
+        for (int k = 0; k < world.shared_count; k++) {
+            a->streams[a->stream_count++] = world.shared[k];
+        }
+        habit usual = draw_habit(random, budget / (unsigned)world.threads);
+        for (int k = 0; k < HABITS; k++) {
+            a->habits[k] = world.steady || one_in(random, 2) ? usual : draw_habit(random, budget / (unsigned)world.threads);
+        }
+        a->event = event_new();
+        if (check_on_device()) {
+            CUdeviceptr seen = 0;
+            DEVICE_OK(cu.MemAlloc(&seen, 2 * MARKS * sizeof *a->checks.seen));
+            a->checks.seen = (uint32_t *)(uintptr_t)seen;
+        }
+    }
+}
+
+static void end_world(void) {
+    for (int i = 0; i < EXCHANGE; i++) {
+        block *left = world.exchange[i];
+        if (left != NULL) {
+            CHECK_OK(weir_event_synchronize(left->ready));
+            CHECK_OK(weir_pool_free_synced(world.pool, left->p));
+            event_end(left->ready);
+            free(left);
+        }
+    }
+    for (int i = 0; i < world.threads; i++) {
+        actor *a = &actors[i];
+        compare_words(a);
+        for (int k = 0; k < a->stream_count; k++) {
+            if (a->streams[k] != NULL) {
+                stream_wait(a->streams[k]);
+            }
+        }
+    }
+    weir_pool_stats s = CHECK_STATS(world.pool);
+    CHECK_EQUAL(s.used_bytes, 0);
+    CHECK_EQUAL(s.allocations, s.frees);
+    CHECK_OK(weir_pool_squeeze(world.pool, NULL));
+    CHECK_EQUAL(CHECK_STATS(world.pool).reserved_bytes, 0);
+    CHECK_OK(weir_pool_destroy(world.pool));
+    for (int i = 0; i < world.threads; i++) {
+        actor *a = &actors[i];
+        for (int k = 0; k < a->own_count; k++) {
+            stream_end(a->streams[k]);
+        }
+        event_end(a->event);
+        if (a->checks.seen != NULL) {
+            DEVICE_OK(cu.MemFree(device_address(a->checks.seen)));
+        }
+    }
+    for (int i = 0; i < world.shared_count; i++) {
+        if (world.shared[i] != NULL) {
+            stream_end(world.shared[i]);
+        }
+    }
+}
+
+static uint64_t page_calls(const weir_pool_stats *s) { return s->page_creates + s->page_releases + s->page_maps + s->page_unmaps; }
+
+static void tell(uint64_t seed) {
+    const weir_pool_options *o = &world.options;
+    int last = world.look_count - 1, from[2] = {last / 4, last - last / 4}, to[2] = {last / 2, last};
+    double rate[2] = {0, 0}, pages[2] = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        double calls = (double)(world.looks[to[i]].calls - world.looks[from[i]].calls);
+        double time = world.looks[to[i]].time - world.looks[from[i]].time;
+        uint64_t made = page_calls(&world.looks[to[i]].stats) - page_calls(&world.looks[from[i]].stats);
+        rate[i] = time > 0 ? calls / time / 1e6 : 0;
+        pages[i] = calls > 0 ? (double)made * 1e3 / calls : 0;
+    }
+    const weir_pool_stats *s = &world.looks[last].stats;
+    double held = s->used_bytes_peak > 0 ? (double)s->reserved_bytes_peak / (double)s->used_bytes_peak : 0;
+    int slower = rate[1] < rate[0] / 3, more = pages[1] > 3 * pages[0] + 20;
+    int moves = o->device_memory == WEIR_DEVICE_MEMORY_MAPPED && !o->one_handle_blocks && o->reuse_allow_opportunistic;
+    int much = s->reserved_bytes_peak > 2 * s->used_bytes_peak + 64 * MiB * (unsigned)world.threads;
+    printf("seed %" PRIu64 ": %d thread(s), %d stream(s) each, %d shared%s%s, %s, lead %u; limit %" PRIu64 " MiB, threshold %" PRId64
+           " MiB, slack %.3f, reuse %d%d%d, caches %d, ahead %d, one handle %d, plain %d; habits of the first: %s, %s, %s\n",
+           seed, world.threads, actors[0].own_count, world.shared_count, o->declared_streams ? ", declared" : "",
+           world.told ? ", told" : "", world.rare > 0 ? "rare calls" : "no rare calls", world.lead, o->max_bytes / MiB,
+           (int64_t)o->release_threshold < 0 ? -1 : (int64_t)(o->release_threshold / MiB), o->slack, o->reuse_follow_event_dependencies,
+           o->reuse_allow_opportunistic, o->reuse_allow_internal_dependencies, o->thread_caches, o->growth_ahead > 0,
+           o->one_handle_blocks, o->device_memory == WEIR_DEVICE_MEMORY_PLAIN, kind_names[actors[0].habits[0].kind],
+           kind_names[actors[0].habits[1].kind], kind_names[actors[0].habits[2].kind]);
+    printf("  %" PRIu64 " calls in %.1f s: %.3f million a second early, %.3f late; page calls per 1,000: %.2f early, %.2f late; "
+           "%" PRIu64 " refused; %.1f MiB in use at most, %.2f times that held, mappings %" PRIu64 "%s%s%s\n",
+           world.looks[last].calls, world.looks[last].time - world.looks[0].time, rate[0], rate[1], pages[0], pages[1],
+           world.refused, (double)s->used_bytes_peak / MiB, held, s->page_maps - s->page_unmaps, world.steady && slower ? " SLOWER" : "", world.lead > 0 && moves && much ? " HELD" : "",
+           world.steady && more ? " PAGES" : "");
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, worlds = argc > 2 ? strtoull(argv[2], NULL, 10) : 8;
+    unsigned steps = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 2000;
+    double seconds = argc > 4 ? strtod(argv[4], NULL) : 2;
+    size_t budget = (argc > 5 ? strtoull(argv[5], NULL, 10) : 128) * MiB;
+    if (worlds == 0 || steps == 0 || !(seconds > 0) || budget < 16 * MiB) {
+        fprintf(stderr, "soak: expects [SEED [WORLDS [STEPS [SECONDS [MIB]]]]], none of them 0 but SEED, and 16 MiB at least\n");
+        return 2;
+    }
+    program_begin();
+    for (uint64_t end = seed + worlds; seed < end; seed++) {
+        uint64_t random = (seed + 1) * 0x9e3779b97f4a7c15u;
+        draw_world(&random, budget);
+        world.steps = steps;
+        CHECK_OK(weir_pool_create(&world.options, &world.pool));
+        world.until = seconds_now() + seconds;
+        for (int i = 0; i < world.threads; i++) {
+            CHECK_EQUAL(pthread_create(&actors[i].thread, NULL, live_a_life, &actors[i]), 0);
+        }
+        for (int i = 0; i < world.threads; i++) {
+            pthread_join(actors[i].thread, NULL);
+        }
+        look();
+        tell(seed);
+        end_world();
+    }
+    return program_end();
+}
