@@ -112,9 +112,7 @@ static void keep_pace(actor *a) {
 
 static void queue_words(actor *a, block *b) {
     keep_pace(a);
-    do {
-        b->value = (uint32_t)next_of(&a->random);
-    } while (b->value == 0);
+    b->value = (uint32_t)next_of(&a->random) | 1;
     struct mark m = ends_of(b);
     if (!check_on_device()) {
         host_words(b->stream, write_words, &m);
