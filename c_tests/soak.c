@@ -163,6 +163,7 @@ static void order(actor *a, weir_stream first, weir_stream then) {
     if (first == then) {
         return;
     }
+    keep_pace(a);
     if (!world.told && check_on_device()) {
         DEVICE_OK(cu.EventRecord(a->event, first));
         DEVICE_OK(cu.StreamWaitEvent(then, a->event, 0));
