@@ -34,6 +34,10 @@ const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 const PARTS: u64 = 64;
 /// The share for a pool that may come near its limit, where memory matters more than time, the slack there before pages are joined...
 const PAGE_SHARE_NEAR: u64 = 2048;
+/// (The further it is from its limit the larger they may be for all that: up to this share of what it needs, and this share of
+/// what is left of the limit, times the part of the limit that this is.)
+const PAGE_SHARE_FAR: u64 = 288;
+const PAGE_SHARE_LEFT: u64 = 432;
 const SLACK_NEAR: f64 = 0.02;
 /// ...and the last part of the limit, which is for requests that no ends of pages can be joined for.
 const LAST: u64 = 128;
@@ -164,16 +168,30 @@ impl Pool {
             most => PAGE_MIN.min(most / PARTS),
         };
         let least = least.max(slot);
-        let (share, least, most) = match (self.is_tight(peak), sheds) {
-            (true, _) => (PAGE_SHARE_NEAR, slot, slot),
-            (_, 0) if self.is_quiet(heap) => (PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
-            (_, 0) => (PAGE_SHARE, least, least),
-            (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (PAGE_SHARE, least, least),
-            _ => (PAGE_SHARE_SHED, slot, slot),
+        let (largest, least, most) = match (self.is_tight(peak), sheds) {
+            (true, _) => (self.page_near_limit(peak), slot, slot),
+            (_, 0) if self.is_quiet(heap) => (peak / PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
+            (_, 0) => (peak / PAGE_SHARE, least, least),
+            (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (peak / PAGE_SHARE, least, least),
+            _ => (peak / PAGE_SHARE_SHED, slot, slot),
         };
-        let largest = (peak / share).clamp(least, PAGE_MAX.max(least));
+        let largest = largest.clamp(least, PAGE_MAX.max(least));
         let largest = 1 << (63 - largest.leading_zeros());
         (largest.min(most), largest)
+    }
+
+    /// The largest page where memory matters more than time.
+    fn page_near_limit(&self, peak: u64) -> u64 {
+        let far = match self.config.max_bytes {
+            0 => 0,
+            _ if self.pressure.is_short() => 0,
+            limit => {
+                let left = limit.saturating_sub(peak);
+                let part = left as f64 / limit as f64;
+                (peak / PAGE_SHARE_FAR).min((left as f64 * part) as u64 / PAGE_SHARE_LEFT)
+            }
+        };
+        far.max(peak / PAGE_SHARE_NEAR)
     }
 
     /// The longest page that it makes as long as what it is for; 0: none. There is none where pages move, nor below a limit, where what the
@@ -364,6 +382,27 @@ mod tests {
         }
         heap.stats.pages_moved = 1; // of one page
         assert_eq!(pool.longest_whole(11_520 * M, &heap), 0);
+    }
+
+    /// Where an eighth of a limit is needed, or more: the less of it is left the smaller.
+    #[test]
+    fn pages_are_smaller_the_nearer_the_limit_is() {
+        const G: u64 = 1024;
+        for (limit, sizes) in [
+            (64 * G, [(12 * G, 32), (32 * G, 32), (48 * G, 16), (63 * G, 16)]),
+            (8 * G, [(2 * G, 4), (4 * G, 4), (6 * G, 2), (8 * G, 4)]),
+        ] {
+            let config = Config {
+                max_bytes: limit * M,
+                ..Config::default()
+            };
+            let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+            let heap = pool.books().expect("its books");
+            for (need, size) in sizes {
+                let is = pool.page_sizes(need * M, &heap);
+                assert_eq!(is, (2 * M, size * M), "limit {limit} MiB, {need} MiB needed");
+            }
+        }
     }
 
     /// A page is no large part of a limit, however little is needed yet.
