@@ -464,7 +464,8 @@ impl Pool {
         if rests && heap.has_several_streams() && heap.reuse.opportunistic && !heap.sharing.is_apart() {
             // what is complete becomes everybody's first: extents of two owners are not joined, pages that are partly another
             // stream's do not come home, and who freed what is chance
-            let by_waits = heap.sharing.is_by_waits();
+            // (which of it is complete, too, where not all is; where requests have no order no round is like another anyway)
+            let by_waits = heap.sharing.is_by_waits() && !heap.leeway.is_any();
             drop(heap);
             if by_waits {
                 self.poll_whole();

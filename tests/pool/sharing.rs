@@ -228,3 +228,60 @@ fn what_an_ended_stream_used_is_used_again() {
     let held = pool.stats().expect("stats").reserved_peak;
     assert!(held <= 130 * M, "{held}");
 }
+
+/// Page calls and blocks of the last of some rounds in which six streams are filled, and emptied in no order, while the host is ahead of
+/// them.
+fn fills(seed: u64) -> (u64, u64) {
+    const STREAMS: usize = 6;
+    const LEAD: usize = 150;
+    let sim = Sim::new(STREAMS);
+    let config = Config {
+        max_bytes: 1700 * M,
+        ..config()
+    };
+    let pool = Pool::new(config, sim.clone()).expect("a pool");
+    let mut random = Random(seed);
+    let (mut live, mut queued): (Vec<(Addr, StreamHandle)>, _) = (Vec::new(), VecDeque::new());
+    let (mut blocks, mut last) = (0, pool.stats().expect("stats"));
+    for round in 0..40 {
+        if round == 20 {
+            last = pool.stats().expect("stats");
+        }
+        let mut filled = 0;
+        while filled < 1200 * M {
+            let stream = StreamHandle(FIRST_STREAM + random.below(STREAMS as u64) as usize);
+            let bytes = M * random.log_uniform(5) + random.below(512 * K);
+            let at = sim
+                .naming(&[stream], || pool.alloc(bytes, 0, stream))
+                .expect("memory");
+            blocks += 1;
+            filled += bytes;
+            live.push((at, stream));
+            sim.touch(stream, blocks, at.0, bytes);
+            queued.push_back(stream);
+            if queued.len() > LEAD {
+                sim.advance(queued.pop_front().expect("work"), 2);
+            }
+        }
+        while !live.is_empty() {
+            let (at, stream) = live.swap_remove(random.below(live.len() as u64) as usize);
+            sim.naming(&[stream], || pool.free(at, stream))
+                .expect("a live block");
+        }
+        pool.validate();
+    }
+    let now = pool.stats().expect("stats");
+    (
+        now.maps + now.page_creates - last.maps - last.page_creates,
+        now.allocations - last.allocations,
+    )
+}
+
+/// Not all is complete at a rest, and which of it is, is chance; but where requests have no order, no round is like another anyway.
+#[test]
+fn what_is_complete_at_a_rest_is_everybodys_where_there_is_no_order() {
+    let outcomes: Vec<_> = (1..7).map(fills).collect();
+    let pages: u64 = outcomes.iter().map(|outcome| outcome.0).sum();
+    let blocks: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
+    assert!(2 * pages < blocks, "{pages} page calls, {blocks} blocks");
+}
