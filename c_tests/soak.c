@@ -3,175 +3,22 @@
  * counters add up, and in the end everything is given back. How fast a world ran and what it held is printed for whoever
  * looks for worlds that grow slower, or hold more than they need, which are marked; it fails nothing, for machines are noisy.
  *
- *   soak [SEED [WORLDS [STEPS [SECONDS [MIB]]]]]
+ *   soak [SEED [WORLDS [STEPS [SECONDS [MIB [faults]]]]]]
  *
  * runs so many worlds from SEED on, each for so many steps of each thread, but no longer than so many seconds, with at most
- * so many MiB in use. */
-#include "habits.h"
-#include "streams.h"
+ * so many MiB in use. With faults, which the stand-in driver has, calls that the pool makes of it fail all the time: requests may then be
+ * refused, and what else fails has changed nothing and is called again. */
+#include "world.h"
 
-enum { MAX_THREADS = 6, MAX_STREAMS = 8, MAX_LIVE = 4096, EXCHANGE = 16, MARKS = 4096, HABITS = 3, LOOKS = 16 };
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-typedef struct {
-    char *p;
-    size_t bytes;
-    weir_stream stream; /* behind its work on this one all its work is */
-    int home;           /* which of the thread's streams that is */
-    uint32_t value;     /* at both ends; 0: nothing was written */
-    weir_event ready;   /* of a block that is offered to others */
-} block;
-
-/* Checks that are queued: what a block has at both ends is copied to `seen`, and compared when all streams were waited for. */
-typedef struct {
-    struct mark {
-        uint32_t *from, *to, value;
-    } all[MARKS];
-    uint32_t *seen;
-    int count;
-} marks;
-
-typedef struct {
-    int number;
-    unsigned queued; /* since all its streams were waited for */
-    pthread_t thread;
-    uint64_t random, round;
-    uint64_t *source; /* where it draws from just now: a round draws the same each time */
-    weir_stream streams[MAX_STREAMS];
-    int stream_count, own_count; /* the first ones are its own */
-    block live[MAX_LIVE];
-    int count, emptying;
-    size_t live_bytes;
-    habit habits[HABITS];
-    marks checks;
-    weir_event event;
-    _Atomic uint64_t calls;
-} actor;
-
+/* What the stand-in driver lets fail. */
 static struct {
-    weir_pool *pool;
-    weir_pool_options options;
-    int threads, shared_count;
-    int told;   /* is all order between streams told to the pool? */
-    int steady; /* does each thread always do the same? */
-    weir_stream shared[2];
-    unsigned steps, rare, lead; /* lead: pieces of work that the host is ahead by at most; 0: no matter how far */
-    double until;
-    _Atomic(block *) exchange[EXCHANGE];
-    _Atomic uint64_t refused;
-    struct {
-        double time;
-        uint64_t calls;
-        weir_pool_stats stats;
-    } looks[LOOKS + 1];
-    int look_count;
-} world;
-static actor actors[MAX_THREADS];
-
-static void write_words(void *arg) {
-    struct mark *m = (struct mark *)arg;
-    *m->from = *m->to = m->value;
-    free(m);
-}
-static void read_words(void *arg) {
-    struct mark *m = (struct mark *)arg;
-    uint32_t value[2] = {*m->from, *m->to};
-    CHECK_EQUAL(value[0], m->value);
-    CHECK_EQUAL(value[1], m->value);
-    free(m);
-}
-static void host_words(weir_stream stream, weir_host_function function, const struct mark *words) {
-    struct mark *m = (struct mark *)malloc(sizeof *m);
-    CHECK(m != NULL);
-    *m = *words;
-    stream_queue(stream, function, m);
-}
-static struct mark ends_of(const block *b) {
-    return (struct mark){(uint32_t *)b->p, (uint32_t *)(b->p + (b->bytes - 4) / 4 * 4), b->value};
-}
-
-/* The host waits for the work of all its streams if it is far ahead of it. */
-static void keep_pace(actor *a) {
-    if (world.lead == 0 || ++a->queued < world.lead) {
-        return;
-    }
-    a->queued = 0;
-    for (int i = 0; i < a->stream_count; i++) {
-        if (!world.told && check_on_device()) {
-            DEVICE_OK(cu.StreamSynchronize(a->streams[i]));
-        } else {
-            stream_wait(a->streams[i]);
-        }
-    }
-}
-
-static void queue_words(actor *a, block *b) {
-    keep_pace(a);
-    b->value = (uint32_t)next_of(&a->random) | 1;
-    struct mark m = ends_of(b);
-    if (!check_on_device()) {
-        host_words(b->stream, write_words, &m);
-        return;
-    }
-    DEVICE_OK(cu.MemsetD32Async(device_address(m.from), m.value, 1, b->stream));
-    DEVICE_OK(cu.MemsetD32Async(device_address(m.to), m.value, 1, b->stream));
-}
-
-static void compare_words(actor *a) {
-    marks *c = &a->checks;
-    if (c->count == 0) {
-        return;
-    }
-    CHECK_OK(weir_device_synchronize());
-    uint32_t *seen = (uint32_t *)malloc(2 * MARKS * sizeof *seen);
-    CHECK(seen != NULL);
-    DEVICE_OK(cu.MemcpyDtoH(seen, device_address(c->seen), 2 * MARKS * sizeof *seen));
-    for (int i = 0; i < c->count; i++) {
-        CHECK_EQUAL(seen[2 * i], c->all[i].value);
-        CHECK_EQUAL(seen[2 * i + 1], c->all[i].value);
-    }
-    free(seen);
-    c->count = 0;
-}
-
-static void queue_compare(actor *a, const block *b, weir_stream stream) {
-    struct mark m = ends_of(b);
-    if (b->value == 0) {
-        return;
-    }
-    if (!check_on_device()) {
-        host_words(stream, read_words, &m);
-        return;
-    }
-    marks *c = &a->checks;
-    CUdeviceptr to = device_address(c->seen + 2 * c->count);
-    c->all[c->count++] = m;
-    DEVICE_OK(cu.MemcpyDtoDAsync(to, device_address(m.from), 4, stream));
-    DEVICE_OK(cu.MemcpyDtoDAsync(to + 4, device_address(m.to), 4, stream));
-    if (c->count == MARKS) {
-        compare_words(a);
-    }
-}
-
-/* Work of `then` waits for that of `first`. */
-static void order(actor *a, weir_stream first, weir_stream then) {
-    if (first == then) {
-        return;
-    }
-    keep_pace(a);
-    if (!world.told && check_on_device()) {
-        DEVICE_OK(cu.EventRecord(a->event, first));
-        DEVICE_OK(cu.StreamWaitEvent(then, a->event, 0));
-        return;
-    }
-    CHECK_OK(weir_event_record(a->event, first));
-    CHECK_OK(weir_stream_wait_event(then, a->event));
-}
+    void (*let_fail)(const char *call, uint64_t nth, int result);
+    void (*reset)(void);
+    uint64_t (*left)(void);
+    uint64_t random;
+    atomic_int stop;
+    pthread_t thread;
+} fault;
 
 static void enter(actor *a, const habit *h, void *p, size_t bytes, int home) {
     block b = {(char *)p, bytes, a->streams[home], home, 0, NULL};
@@ -199,16 +46,16 @@ static void give_back(actor *a, const habit *h, int at) {
         queue_compare(a, &b, other);
         switch (below(a->source, 3)) {
         case 0:
-            CHECK_OK(weir_pool_record_stream(world.pool, b.p, other));
-            CHECK_OK(weir_pool_free(world.pool, b.p, b.stream));
+            CHECK_OK_AT_LAST(weir_pool_record_stream(world.pool, b.p, other));
+            CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, b.stream));
             return;
         case 1:
-            CHECK_OK(weir_pool_free(world.pool, b.p, other));
+            CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, other));
             return;
         default:
             if (one_in(&a->random, 16)) {
-                stream_wait(other); /* which has waited for the other one */
-                CHECK_OK(weir_pool_free_synced(world.pool, b.p));
+                wait_for(other); /* which has waited for the other one */
+                CHECK_OK_AT_LAST(weir_pool_free_synced(world.pool, b.p));
                 return;
             }
             order(a, other, b.stream);
@@ -216,7 +63,7 @@ static void give_back(actor *a, const habit *h, int at) {
     } else {
         queue_compare(a, &b, b.stream);
     }
-    CHECK_OK(weir_pool_free(world.pool, b.p, b.stream));
+    CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, b.stream));
 }
 
 /* Which of its blocks goes next: of a round only those that it has made. */
@@ -235,13 +82,19 @@ static int has_room(const actor *a, const habit *h, size_t bytes) {
     return a->live_bytes + bytes <= h->budget && a->count < MAX_LIVE;
 }
 
-/* A block is had on one of its streams: 0 if there is no memory, which only a pool with a limit may say. */
+/* Only a pool with a limit may have no memory for a request. */
+static int may_be_refused(weir_status status) {
+    return (status == WEIR_ERROR_OUT_OF_MEMORY && (world.options.max_bytes > 0 || world.faults)) ||
+           (status == WEIR_ERROR_BACKEND && world.faults);
+}
+
+/* A block is had on one of its streams: 0 if it is refused. */
 static int ask(actor *a, const habit *h, size_t bytes) {
     int home = (int)below(a->source, (unsigned)a->stream_count);
     void *p = NULL;
     a->calls++;
     weir_status status = weir_pool_alloc(world.pool, bytes, a->streams[home], &p);
-    if (status == WEIR_ERROR_OUT_OF_MEMORY && world.options.max_bytes > 0) {
+    if (may_be_refused(status)) {
         world.refused++;
         while (a->count > 0 && a->live_bytes > h->budget / 2) {
             give_back(a, h, a->count - 1);
@@ -304,7 +157,7 @@ static void one_batch(actor *a, const habit *h) {
     }
     a->calls += 2 * n;
     weir_status status = weir_pool_alloc_batch(world.pool, sizes, n, a->streams[home], blocks);
-    if (status == WEIR_ERROR_OUT_OF_MEMORY && world.options.max_bytes > 0) {
+    if (may_be_refused(status)) {
         world.refused++;
         return;
     }
@@ -316,7 +169,7 @@ static void one_batch(actor *a, const habit *h) {
             queue_compare(a, &b, b.stream);
         }
     }
-    CHECK_OK(weir_pool_free_batch(world.pool, blocks, n, a->streams[home]));
+    CHECK_OK_AT_LAST(weir_pool_free_batch(world.pool, blocks, n, a->streams[home]));
 }
 
 /* Offers its oldest block, and frees one that another thread has offered. */
@@ -329,13 +182,13 @@ static void hand_over(actor *a, const habit *h) {
     CHECK(offer != NULL);
     *offer = leave(a, 0);
     offer->ready = event_new();
-    CHECK_OK(weir_event_record(offer->ready, offer->stream));
+    CHECK_OK_AT_LAST(weir_event_record(offer->ready, offer->stream));
     block *taken = atomic_exchange(&world.exchange[below(&a->random, EXCHANGE)], offer);
     if (taken != NULL) {
         weir_stream stream = a->streams[below(&a->random, (unsigned)a->stream_count)];
-        CHECK_OK(weir_stream_wait_event(stream, taken->ready));
+        CHECK_OK_AT_LAST(weir_stream_wait_event(stream, taken->ready));
         queue_compare(a, taken, stream);
-        CHECK_OK(weir_pool_free(world.pool, taken->p, stream));
+        CHECK_OK_AT_LAST(weir_pool_free(world.pool, taken->p, stream));
         event_end(taken->ready);
         free(taken);
         a->calls++;
@@ -346,7 +199,7 @@ static void hand_over(actor *a, const habit *h) {
 static void renew_stream(actor *a, int which, int waits) {
     weir_stream before = a->streams[which], now = stream_new();
     if (waits) {
-        stream_wait(before);
+        wait_for(before);
     } else {
         order(a, before, now);
     }
@@ -357,7 +210,7 @@ static void renew_stream(actor *a, int which, int waits) {
     }
     a->streams[which] = now;
     if (world.options.declared_streams) {
-        CHECK_OK(weir_stream_changed(before));
+        CHECK_OK_AT_LAST(weir_stream_changed(before));
     }
     stream_end(before);
 }
@@ -373,23 +226,23 @@ static void brief_stream(actor *a, const habit *h) {
 static void rare_call(actor *a) {
     switch (below(&a->random, 7)) {
     case 0:
-        CHECK_OK(weir_pool_trim(world.pool, below(&a->random, 2) * a->live_bytes));
+        CHECK_OK_AT_LAST(weir_pool_trim(world.pool, below(&a->random, 2) * a->live_bytes));
         return;
     case 1:
-        CHECK_OK(weir_pool_squeeze(world.pool, NULL));
+        CHECK_OK_AT_LAST(weir_pool_squeeze(world.pool, NULL));
         return;
     case 2:
-        stream_wait(a->streams[below(&a->random, (unsigned)a->stream_count)]);
+        wait_for(a->streams[below(&a->random, (unsigned)a->stream_count)]);
         return;
     case 3:
         renew_stream(a, (int)below(&a->random, (unsigned)a->own_count), one_in(&a->random, 2));
         return;
     case 4:
-        CHECK_OK(weir_pool_set_release_threshold(world.pool, one_in(&a->random, 2) ? world.options.release_threshold : a->live_bytes));
+        CHECK_OK_AT_LAST(weir_pool_set_release_threshold(world.pool, one_in(&a->random, 2) ? world.options.release_threshold : a->live_bytes));
         return;
     case 5:
         if (check_on_device()) {
-            CHECK_OK(weir_device_synchronize());
+            CHECK_OK_AT_LAST(weir_device_synchronize());
         }
         return;
     default:
@@ -499,7 +352,7 @@ static void end_world(void) {
         block *left = world.exchange[i];
         if (left != NULL) {
             CHECK_OK(weir_event_synchronize(left->ready));
-            CHECK_OK(weir_pool_free_synced(world.pool, left->p));
+            CHECK_OK_AT_LAST(weir_pool_free_synced(world.pool, left->p));
             event_end(left->ready);
             free(left);
         }
@@ -509,7 +362,7 @@ static void end_world(void) {
         compare_words(a);
         for (int k = 0; k < a->stream_count; k++) {
             if (a->streams[k] != NULL) {
-                stream_wait(a->streams[k]);
+                wait_for(a->streams[k]);
             }
         }
     }
@@ -534,6 +387,31 @@ static void end_world(void) {
             stream_end(world.shared[i]);
         }
     }
+}
+
+/* Lets calls fail that the pool makes, and nobody else here, until it is told to stop. */
+static void *let_calls_fail(void *arg) {
+    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressReserve",
+                                        "cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuStreamWaitEvent", "cuMemGetInfo"};
+    enum { OUT_OF_MEMORY = 2, UNKNOWN = 999, MANY = 12 };
+    (void)arg;
+    while (!atomic_load(&fault.stop)) {
+        if (fault.left() > MANY) {
+            fault.reset(); /* some may never come */
+        }
+        const char *call = calls[below(&fault.random, sizeof calls / sizeof *calls)];
+        fault.let_fail(call, 1 + below(&fault.random, 12), call == calls[0] || one_in(&fault.random, 3) ? OUT_OF_MEMORY : UNKNOWN);
+        usleep(50 + (unsigned)below(&fault.random, 500));
+    }
+    fault.reset();
+    return NULL;
+}
+
+static void find_faults(void) {
+    CHECK(check_on_device() && device_is_standin());
+    *(void **)&fault.let_fail = device_symbol("standin_fail");
+    *(void **)&fault.reset = device_symbol("standin_reset_faults");
+    *(void **)&fault.left = device_symbol("standin_faults_left");
 }
 
 static uint64_t page_calls(const weir_pool_stats *s) { return s->page_creates + s->page_releases + s->page_maps + s->page_unmaps; }
@@ -563,9 +441,9 @@ static void tell(uint64_t seed) {
            o->one_handle_blocks, o->device_memory == WEIR_DEVICE_MEMORY_PLAIN, kind_names[actors[0].habits[0].kind],
            kind_names[actors[0].habits[1].kind], kind_names[actors[0].habits[2].kind]);
     printf("  %" PRIu64 " calls in %.1f s: %.3f million a second early, %.3f late; page calls per 1,000: %.2f early, %.2f late; "
-           "%" PRIu64 " refused; %.1f MiB in use at most, %.2f times that held, mappings %" PRIu64 "%s%s%s\n",
+           "%" PRIu64 " refused, %" PRIu64 " made again; %.1f MiB in use at most, %.2f times that held, mappings %" PRIu64 "%s%s%s\n",
            world.looks[last].calls, world.looks[last].time - world.looks[0].time, rate[0], rate[1], pages[0], pages[1],
-           world.refused, (double)s->used_bytes_peak / MiB, held, s->page_maps - s->page_unmaps, world.steady && slower ? " SLOWER" : "", world.lead > 0 && moves && much ? " HELD" : "",
+           world.refused, world.again, (double)s->used_bytes_peak / MiB, held, s->page_maps - s->page_unmaps, world.steady && slower ? " SLOWER" : "", world.lead > 0 && moves && much ? " HELD" : "",
            world.steady && more ? " PAGES" : "");
     fflush(stdout);
 }
@@ -575,16 +453,28 @@ int main(int argc, char **argv) {
     unsigned steps = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 2000;
     double seconds = argc > 4 ? strtod(argv[4], NULL) : 2;
     size_t budget = (argc > 5 ? strtoull(argv[5], NULL, 10) : 128) * MiB;
-    if (worlds == 0 || steps == 0 || !(seconds > 0) || budget < 16 * MiB) {
-        fprintf(stderr, "soak: expects [SEED [WORLDS [STEPS [SECONDS [MIB]]]]], none of them 0 but SEED, and 16 MiB at least\n");
+    int faults = argc > 6 && strcmp(argv[6], "faults") == 0;
+    if (argc > 7 || (argc > 6 && !faults) || worlds == 0 || steps == 0 || !(seconds > 0) || budget < 16 * MiB) {
+        fprintf(stderr, "soak: expects [SEED [WORLDS [STEPS [SECONDS [MIB [faults]]]]]], none of them 0 but SEED, and 16 MiB at least\n");
         return 2;
     }
+    uint64_t met = 0;
     program_begin();
+    if (faults) {
+        find_faults();
+    }
     for (uint64_t end = seed + worlds; seed < end; seed++) {
         uint64_t random = (seed + 1) * 0x9e3779b97f4a7c15u;
         draw_world(&random, budget);
         world.steps = steps;
+        world.faults = faults;
+        world.told |= faults; /* what is not told is called without the pool, which would meet the faults */
         CHECK_OK(weir_pool_create(&world.options, &world.pool));
+        if (faults) {
+            fault.random = random;
+            fault.stop = 0;
+            CHECK_EQUAL(pthread_create(&fault.thread, NULL, let_calls_fail, NULL), 0);
+        }
         world.until = seconds_now() + seconds;
         for (int i = 0; i < world.threads; i++) {
             CHECK_EQUAL(pthread_create(&actors[i].thread, NULL, live_a_life, &actors[i]), 0);
@@ -592,9 +482,15 @@ int main(int argc, char **argv) {
         for (int i = 0; i < world.threads; i++) {
             pthread_join(actors[i].thread, NULL);
         }
+        if (faults) {
+            atomic_store(&fault.stop, 1);
+            pthread_join(fault.thread, NULL);
+        }
+        met += world.refused + world.again;
         look();
         tell(seed);
         end_world();
     }
+    CHECK(!faults || met > 0); /* else none came */
     return program_end();
 }
