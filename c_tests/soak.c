@@ -82,7 +82,7 @@ static int has_room(const actor *a, const habit *h, size_t bytes) {
     return a->live_bytes + bytes <= h->budget && a->count < MAX_LIVE;
 }
 
-/* Only a pool with a limit may have no memory for a request. */
+/* Only a pool with a limit may have no memory for a request, but where calls are made to fail. */
 static int may_be_refused(weir_status status) {
     return (status == WEIR_ERROR_OUT_OF_MEMORY && (world.options.max_bytes > 0 || world.faults)) ||
            (status == WEIR_ERROR_BACKEND && world.faults);
@@ -151,9 +151,8 @@ static void one_batch(actor *a, const habit *h) {
     void *blocks[64];
     int home = (int)below(a->source, (unsigned)a->stream_count);
     unsigned n = h->length < 64 ? h->length : 64;
-    size_t bytes = 0;
     for (unsigned i = 0; i < n; i++) {
-        bytes += sizes[i] = next_size(h, a->source, &a->random) / n + 4;
+        sizes[i] = next_size(h, a->source, &a->random) / n + 4;
     }
     a->calls += 2 * n;
     weir_status status = weir_pool_alloc_batch(world.pool, sizes, n, a->streams[home], blocks);

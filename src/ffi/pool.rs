@@ -71,20 +71,27 @@ pub(super) fn freeing<R>(
     if !watched(pool) {
         return free();
     }
-    let mut known: Vec<_> = blocks.iter().copied().filter(|at| at.0 != 0).collect();
-    if known.iter().any(|&at| pool.block_size(at).is_none()) {
+    let all = || blocks.iter().filter(|at| at.0 != 0);
+    if all().any(|&at| pool.block_size(at).is_none()) {
         return free(); // which takes none
     }
-    known.sort_unstable_by_key(|at| at.0);
-    known.dedup();
-    let told: Vec<_> = known
-        .iter()
-        .map(|&at| (at, valgrind::freed(at, in_flight)))
-        .collect();
+    // how long each was; a free of one block allocates no memory
+    let (mut one, mut many) = ([None], Vec::new());
+    let told = match blocks.len() {
+        0 | 1 => &mut one[..],
+        count => {
+            many.resize(count, None);
+            &mut many[..]
+        }
+    };
+    for (&at, told) in all().zip(told.iter_mut()) {
+        *told = valgrind::freed(at, in_flight);
+    }
     let freed = free();
     if freed.is_err() {
-        for (at, bytes) in told {
-            if let Some(bytes) = bytes {
+        for (&at, told) in all().zip(told) {
+            // none for one that is there twice
+            if let Some(bytes) = *told {
                 valgrind::allocated(handle, at, bytes, true);
             }
         }

@@ -303,12 +303,12 @@ impl Pool {
                 false => self.steps(self.room(len)?),
             };
             let got = self.fill_in_steps(grow, request, said, steps)?;
-            // plans that failed counted on more than the device has: the next ones count on less, so there is an end to this
             if got.is_some() {
                 return Ok(got);
             }
-            let said_no = self.pressure.refusals() != refusals;
-            if !said_no && (mem::replace(&mut united, true) || !self.unite(request)?) {
+            // plans that were refused counted on more than the device has: the next ones count on less, so there is an end to this
+            let refused = self.pressure.refusals() != refusals;
+            if !refused && (mem::replace(&mut united, true) || !self.unite(request)?) {
                 return Ok(None);
             }
             if let Some(at) = self.again(request)? {
