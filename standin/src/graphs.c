@@ -66,6 +66,7 @@ void exec_release(struct exec *exec) {
     if (--exec->references > 0) {
         return;
     }
+    user_objects_launched(exec->graph, &exec->last, &exec->clock);
     point_end(&exec->last);
     clock_end(&exec->clock);
     graph_free_bare(exec->graph);

@@ -18,6 +18,8 @@ static void drop_if_unheld(struct user_object *object) {
     }
     bool before = this_thread.in_host_function;
     int call = this_thread.call;
+    clock_observe(&object->over, NULL, 0);
+    clock_end(&object->over);
     if (!silent) {
         this_thread.in_host_function = true;
         object->destroy(object->pointer);
@@ -51,6 +53,13 @@ static void hold(struct graph *graph, struct user_object *object, unsigned count
 void user_objects_retain_all(struct graph *copy, const struct graph *graph) {
     for (size_t i = 0; i < graph->held_count; i++) {
         hold(copy, graph->held[i].object, graph->held[i].count);
+    }
+}
+
+void user_objects_launched(const struct graph *graph, const struct point *last, const struct clock *before) {
+    for (size_t i = 0; i < graph->held_count; i++) {
+        clock_add(&graph->held[i].object->over, last);
+        clock_merge(&graph->held[i].object->over, before);
     }
 }
 
@@ -137,8 +146,10 @@ CUresult cuGraphReleaseUserObject(CUgraph handle, CUuserObject object_handle, un
     LEAVE(CUDA_SUCCESS);
 }
 
-static void forget(void *object, void *data) {
+static void forget(void *handled, void *data) {
+    struct user_object *object = handled;
     (void)data;
+    clock_end(&object->over);
     free(object);
 }
 

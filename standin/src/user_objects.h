@@ -12,6 +12,7 @@ struct user_object {
     CUhostFn destroy;
     uint64_t owned;  /* references of the program */
     uint64_t graphs; /* references of graphs and executable graphs */
+    struct clock over; /* the launches of those that are gone, which the call tells to be complete */
     bool excused;
 };
 
@@ -19,6 +20,8 @@ extern struct handles user_objects;
 
 /* A copy of a graph holds what the graph does. */
 void user_objects_retain_all(struct graph *copy, const struct graph *graph);
+/* An executable graph goes, whose launches are complete. */
+void user_objects_launched(const struct graph *graph, const struct point *last, const struct clock *before);
 /* A graph goes. */
 void user_objects_release_all(struct graph *graph);
 /* The process ends: no callback is made any more. */

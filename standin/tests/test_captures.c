@@ -455,6 +455,34 @@ static void a_graph_holds_user_objects(void) {
     tear_down();
 }
 
+/* Its call tells that all launches are complete: what they used is then free for any stream. */
+static void a_user_object_tells_of_the_launches(void) {
+    set_up(0);
+    CUstream other = stream_of(CU_STREAM_NON_BLOCKING);
+    CUstreamCaptureStatus status;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUuserObject object;
+    capture(s, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    OK(cuMemsetD8Async(at, 1, 64, s));
+    OK(cuUserObjectCreate(&object, NULL, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    OK(cuStreamGetCaptureInfo_v2(s, &status, NULL, &graph, NULL, NULL));
+    OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuStreamEndCapture(s, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, s));
+    OK(cuGraphExecDestroy(exec)); /* in flight */
+    OK(cuGraphDestroy(graph));
+    while (__atomic_load_n(&calls, __ATOMIC_SEQ_CST) == 0) {
+        usleep(100);
+    }
+    OK(cuMemsetD8Async(at, 2, 64, other));
+    OK(cuStreamSynchronize(other));
+    IS(bytes_at(at)[0], 2);
+    OK(cuStreamDestroy_v2(other));
+    tear_down();
+}
+
 static const struct trial trials[] = {
     {"a_captured_graph_runs_when_it_is_launched", a_captured_graph_runs_when_it_is_launched, WELL, NULL, {NULL}},
     {"forks_and_joins", forks_and_joins, WELL, NULL, {NULL}},
@@ -472,5 +500,6 @@ static const struct trial trials[] = {
     {"captures_do_not_mix", captures_do_not_mix, WELL, NULL, {NULL}},
     {"a_graph_runs_one_launch_at_a_time", a_graph_runs_one_launch_at_a_time, WELL, NULL, {NULL}},
     {"a_graph_holds_user_objects", a_graph_holds_user_objects, WELL, NULL, {NULL}},
+    {"a_user_object_tells_of_the_launches", a_user_object_tells_of_the_launches, WELL, NULL, {NULL}},
 };
 MAIN(trials)
