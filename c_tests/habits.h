@@ -17,9 +17,10 @@ static inline size_t log_uniform(uint64_t *state, size_t least, size_t most) {
     return bytes < most ? bytes : most;
 }
 
-typedef enum { CHURN, FIFO, FILL, ROUNDS, BATCHES, HAND_OVER, BRIEF_STREAMS, KINDS } kind;
+typedef enum { CHURN, FIFO, FILL, ROUNDS, BATCHES, HAND_OVER, BRIEF_STREAMS, BRIEF_POOLS, GRAPHS, KINDS } kind;
 typedef enum { SMALL, MEDIUM, LARGE, FEW, POWERS, MIXED, DISTRIBUTIONS } distribution;
-static const char *const kind_names[KINDS] = {"churn", "fifo", "fill", "rounds", "batches", "hand over", "brief streams"};
+static const char *const kind_names[KINDS] = {"churn", "fifo", "fill", "rounds", "batches", "hand over", "brief streams",
+                                              "brief pools", "graphs"};
 
 /* What a thread does for a while. */
 typedef struct {
@@ -28,7 +29,8 @@ typedef struct {
     size_t few[6];
     int few_count;
     size_t budget;
-    unsigned touch, cross, jitter; /* one in so many blocks is written to and checked, is freed elsewhere, has another size; 0: none */
+    unsigned touch, cross, jitter, aligned; /* one in so many blocks is written to and checked, is freed elsewhere, has another
+                                               size, is aligned to more than usual; 0: none */
     unsigned length;               /* of a batch or a round */
     uint64_t seed;                 /* a round's */
     int order;                     /* in which what was filled is emptied: last first, first first, at random */
@@ -47,6 +49,7 @@ static inline habit draw_habit(uint64_t *random, size_t budget) {
     h.touch = one_in(random, 4) ? 0 : 1 + (unsigned)below(random, 8);
     h.cross = one_in(random, 2) ? 0 : 1 + (unsigned)log_uniform(random, 1, 64);
     h.jitter = one_in(random, 2) ? 0 : 1 + (unsigned)log_uniform(random, 1, 256);
+    h.aligned = one_in(random, 2) ? 0 : 1 + (unsigned)log_uniform(random, 1, 64);
     h.length = h.kind == BATCHES ? 1 + (unsigned)below(random, 64) : (unsigned)log_uniform(random, 8, 1024);
     h.seed = next_of(random) | 1;
     h.order = (int)below(random, 3);

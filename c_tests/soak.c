@@ -8,7 +8,7 @@
  * runs so many worlds from SEED on, each for so many steps of each thread, but no longer than so many seconds, with at most
  * so many MiB in use. With faults, which the stand-in driver has, calls that the pool makes of it fail all the time: requests may then be
  * refused, and what else fails has changed nothing and is called again. */
-#include "world.h"
+#include "recordings.h"
 
 /* What the stand-in driver lets fail. */
 static struct {
@@ -20,8 +20,8 @@ static struct {
     pthread_t thread;
 } fault;
 
-static void enter(actor *a, const habit *h, void *p, size_t bytes, int home) {
-    block b = {(char *)p, bytes, a->streams[home], home, 0, NULL};
+static void enter(actor *a, const habit *h, weir_pool *pool, void *p, size_t bytes, int home) {
+    block b = {(char *)p, bytes, pool, a->streams[home], home, 0, NULL};
     if (one_in(&a->random, h->touch)) {
         queue_words(a, &b);
     }
@@ -46,16 +46,16 @@ static void give_back(actor *a, const habit *h, int at) {
         queue_compare(a, &b, other);
         switch (below(a->source, 3)) {
         case 0:
-            CHECK_OK_AT_LAST(weir_pool_record_stream(world.pool, b.p, other));
-            CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, b.stream));
+            CHECK_OK_AT_LAST(weir_pool_record_stream(b.pool, b.p, other));
+            CHECK_OK_AT_LAST(weir_pool_free(b.pool, b.p, b.stream));
             return;
         case 1:
-            CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, other));
+            CHECK_OK_AT_LAST(weir_pool_free(b.pool, b.p, other));
             return;
         default:
             if (one_in(&a->random, 16)) {
                 wait_for(other); /* which has waited for the other one */
-                CHECK_OK_AT_LAST(weir_pool_free_synced(world.pool, b.p));
+                CHECK_OK_AT_LAST(weir_pool_free_synced(b.pool, b.p));
                 return;
             }
             order(a, other, b.stream);
@@ -63,7 +63,7 @@ static void give_back(actor *a, const habit *h, int at) {
     } else {
         queue_compare(a, &b, b.stream);
     }
-    CHECK_OK_AT_LAST(weir_pool_free(world.pool, b.p, b.stream));
+    CHECK_OK_AT_LAST(weir_pool_free(b.pool, b.p, b.stream));
 }
 
 /* Which of its blocks goes next: of a round only those that it has made. */
@@ -82,18 +82,14 @@ static int has_room(const actor *a, const habit *h, size_t bytes) {
     return a->live_bytes + bytes <= h->budget && a->count < MAX_LIVE;
 }
 
-/* Only a pool with a limit may have no memory for a request, but where calls are made to fail. */
-static int may_be_refused(weir_status status) {
-    return (status == WEIR_ERROR_OUT_OF_MEMORY && (world.options.max_bytes > 0 || world.faults)) ||
-           (status == WEIR_ERROR_BACKEND && world.faults);
-}
-
 /* A block is had on one of its streams: 0 if it is refused. */
 static int ask(actor *a, const habit *h, size_t bytes) {
     int home = (int)below(a->source, (unsigned)a->stream_count);
     void *p = NULL;
     a->calls++;
-    weir_status status = weir_pool_alloc(world.pool, bytes, a->streams[home], &p);
+    weir_pool *pool = world.second != NULL && one_in(a->source, 3) ? world.second : world.pool;
+    size_t aligned = one_in(a->source, h->aligned) ? (size_t)256 << below(a->source, 9) : 256;
+    weir_status status = weir_pool_alloc_aligned(pool, bytes, aligned, a->streams[home], &p);
     if (may_be_refused(status)) {
         world.refused++;
         while (a->count > 0 && a->live_bytes > h->budget / 2) {
@@ -102,7 +98,8 @@ static int ask(actor *a, const habit *h, size_t bytes) {
         return 0;
     }
     CHECK_OK(status);
-    enter(a, h, p, bytes, home);
+    CHECK_EQUAL((uintptr_t)p % aligned, 0);
+    enter(a, h, pool, p, bytes, home);
     return 1;
 }
 
@@ -163,7 +160,7 @@ static void one_batch(actor *a, const habit *h) {
     CHECK_OK(status);
     for (unsigned i = 0; i < n; i++) {
         if (one_in(&a->random, h->touch)) {
-            block b = {(char *)blocks[i], sizes[i], a->streams[home], home, 0, NULL};
+            block b = {(char *)blocks[i], sizes[i], world.pool, a->streams[home], home, 0, NULL};
             queue_words(a, &b);
             queue_compare(a, &b, b.stream);
         }
@@ -187,7 +184,7 @@ static void hand_over(actor *a, const habit *h) {
         weir_stream stream = a->streams[below(&a->random, (unsigned)a->stream_count)];
         CHECK_OK_AT_LAST(weir_stream_wait_event(stream, taken->ready));
         queue_compare(a, taken, stream);
-        CHECK_OK_AT_LAST(weir_pool_free(world.pool, taken->p, stream));
+        CHECK_OK_AT_LAST(weir_pool_free(taken->pool, taken->p, stream));
         event_end(taken->ready);
         free(taken);
         a->calls++;
@@ -207,6 +204,11 @@ static void renew_stream(actor *a, int which, int waits) {
             a->live[i].stream = now;
         }
     }
+    for (int i = 0; i < RECORDINGS; i++) {
+        if (a->recordings[i].stream == before) {
+            a->recordings[i].stream = now;
+        }
+    }
     a->streams[which] = now;
     if (world.options.declared_streams) {
         CHECK_OK_AT_LAST(weir_stream_changed(before));
@@ -220,6 +222,48 @@ static void brief_stream(actor *a, const habit *h) {
         replace(a, h);
     }
     renew_stream(a, which, one_in(&a->random, 4));
+}
+
+/* A pool of its own comes and goes, with work in flight when it does. */
+static void brief_pool(actor *a, const habit *h) {
+    enum { SOME = 24 };
+    block some[SOME];
+    int count = 0;
+    weir_pool *pool = NULL;
+    weir_pool_options o = world.options;
+    o.thread_caches = one_in(&a->random, 2);
+    o.initial_bytes = one_in(&a->random, 2) ? MiB : 0;
+    CHECK_OK_AT_LAST(weir_pool_create(&o, &pool));
+    for (unsigned i = 0; i < h->length; i++) {
+        if (count == 0 || (count < SOME && one_in(a->source, 2))) {
+            block b = {NULL, next_size(h, a->source, &a->random) / 8 + 8, pool, a->streams[below(a->source, (unsigned)a->stream_count)], 0, 0, NULL};
+            void *p = NULL;
+            weir_status status = weir_pool_alloc(pool, b.bytes, b.stream, &p);
+            if (may_be_refused(status)) {
+                world.refused++;
+                break;
+            }
+            CHECK_OK(status);
+            b.p = (char *)p;
+            if (one_in(&a->random, h->touch)) {
+                queue_words(a, &b);
+            }
+            some[count++] = b;
+        } else {
+            int at = (int)below(a->source, (unsigned)count);
+            block b = some[at];
+            some[at] = some[--count];
+            queue_compare(a, &b, b.stream);
+            CHECK_OK_AT_LAST(weir_pool_free(pool, b.p, b.stream));
+        }
+        a->calls++;
+    }
+    while (count > 0) {
+        count--;
+        queue_compare(a, &some[count], some[count].stream);
+        CHECK_OK_AT_LAST(weir_pool_free(pool, some[count].p, some[count].stream));
+    }
+    CHECK_OK_AT_LAST(weir_pool_destroy(pool));
 }
 
 static void rare_call(actor *a) {
@@ -276,6 +320,8 @@ static void *live_a_life(void *arg) {
         case BATCHES: one_batch(a, h); break;
         case HAND_OVER: hand_over(a, h); break;
         case BRIEF_STREAMS: brief_stream(a, h); break;
+        case BRIEF_POOLS: brief_pool(a, h); break;
+        case GRAPHS: check_on_device() ? one_graph(a, h) : replace(a, h); break;
         default: replace(a, h);
         }
         if (one_in(&a->random, world.rare)) {
@@ -292,6 +338,11 @@ static void *live_a_life(void *arg) {
     }
     while (a->count > 0) {
         give_back(a, h, a->count - 1);
+    }
+    for (int i = 0; i < RECORDINGS; i++) {
+        if (a->recordings[i].id != 0) {
+            give_up(a, &a->recordings[i]);
+        }
     }
     return NULL;
 }
@@ -340,10 +391,28 @@ static void draw_world(uint64_t *random, size_t budget) {
         a->event = event_new();
         if (check_on_device()) {
             CUdeviceptr seen = 0;
-            DEVICE_OK(cu.MemAlloc(&seen, 2 * MARKS * sizeof *a->checks.seen));
+            DEVICE_OK(cu.MemAlloc(&seen, 2 * (MARKS + RECORDINGS * RECORDED) * sizeof *a->checks.seen));
             a->checks.seen = (uint32_t *)(uintptr_t)seen;
+            a->fork = capture_event_new();
+        }
+        for (int k = 0; k < RECORDINGS; k++) {
+            a->recordings[k].stream = a->streams[0];
+            a->recordings[k].seen = a->checks.seen + 2 * (MARKS + k * RECORDED);
         }
     }
+}
+
+static void end_pool(weir_pool *pool) {
+    weir_pool_stats s = CHECK_STATS(pool);
+    CHECK_EQUAL(s.used_bytes, 0);
+    CHECK_EQUAL(s.allocations, s.frees);
+    CHECK_OK(weir_pool_squeeze(pool, NULL));
+    for (int i = 0; world.recorded && i < 500 && CHECK_STATS(pool).reserved_bytes > 0; i++) {
+        pause_ms(10); /* a driver tells a while later that a graph is gone */
+        CHECK_OK(weir_pool_squeeze(pool, NULL));
+    }
+    CHECK_EQUAL(CHECK_STATS(pool).reserved_bytes, 0);
+    CHECK_OK(weir_pool_destroy(pool));
 }
 
 static void end_world(void) {
@@ -351,7 +420,7 @@ static void end_world(void) {
         block *left = world.exchange[i];
         if (left != NULL) {
             CHECK_OK(weir_event_synchronize(left->ready));
-            CHECK_OK_AT_LAST(weir_pool_free_synced(world.pool, left->p));
+            CHECK_OK_AT_LAST(weir_pool_free_synced(left->pool, left->p));
             event_end(left->ready);
             free(left);
         }
@@ -365,12 +434,10 @@ static void end_world(void) {
             }
         }
     }
-    weir_pool_stats s = CHECK_STATS(world.pool);
-    CHECK_EQUAL(s.used_bytes, 0);
-    CHECK_EQUAL(s.allocations, s.frees);
-    CHECK_OK(weir_pool_squeeze(world.pool, NULL));
-    CHECK_EQUAL(CHECK_STATS(world.pool).reserved_bytes, 0);
-    CHECK_OK(weir_pool_destroy(world.pool));
+    end_pool(world.pool);
+    if (world.second != NULL) {
+        end_pool(world.second);
+    }
     for (int i = 0; i < world.threads; i++) {
         actor *a = &actors[i];
         for (int k = 0; k < a->own_count; k++) {
@@ -378,6 +445,7 @@ static void end_world(void) {
         }
         event_end(a->event);
         if (a->checks.seen != NULL) {
+            event_end(a->fork);
             DEVICE_OK(cu.MemFree(device_address(a->checks.seen)));
         }
     }
@@ -428,13 +496,14 @@ static void tell(uint64_t seed) {
     }
     const weir_pool_stats *s = &world.looks[last].stats;
     double held = s->used_bytes_peak > 0 ? (double)s->reserved_bytes_peak / (double)s->used_bytes_peak : 0;
-    int slower = rate[1] < rate[0] / 3, more = pages[1] > 3 * pages[0] + 20;
+    int alike = world.steady && world.rare == 0; /* a trim or a threshold changes what calls cost */
+    int slower = alike && rate[1] < rate[0] / 3, more = alike && pages[1] > 3 * pages[0] + 20;
     int moves = o->device_memory == WEIR_DEVICE_MEMORY_MAPPED && !o->one_handle_blocks && o->reuse_allow_opportunistic;
     int much = s->reserved_bytes_peak > 2 * s->used_bytes_peak + 64 * MiB * (unsigned)world.threads;
-    printf("seed %" PRIu64 ": %d thread(s), %d stream(s) each, %d shared%s%s, %s, lead %u; limit %" PRIu64 " MiB, threshold %" PRId64
+    printf("seed %" PRIu64 ": %d thread(s), %d stream(s) each, %d shared%s%s%s, %s, lead %u; limit %" PRIu64 " MiB, threshold %" PRId64
            " MiB, slack %.3f, reuse %d%d%d, caches %d, ahead %d, one handle %d, plain %d; habits of the first: %s, %s, %s\n",
            seed, world.threads, actors[0].own_count, world.shared_count, o->declared_streams ? ", declared" : "",
-           world.told ? ", told" : "", world.rare > 0 ? "rare calls" : "no rare calls", world.lead, o->max_bytes / MiB,
+           world.told ? ", told" : "", world.second != NULL ? ", two pools" : "", world.rare > 0 ? "rare calls" : "no rare calls", world.lead, o->max_bytes / MiB,
            (int64_t)o->release_threshold < 0 ? -1 : (int64_t)(o->release_threshold / MiB), o->slack, o->reuse_follow_event_dependencies,
            o->reuse_allow_opportunistic, o->reuse_allow_internal_dependencies, o->thread_caches, o->growth_ahead > 0,
            o->one_handle_blocks, o->device_memory == WEIR_DEVICE_MEMORY_PLAIN, kind_names[actors[0].habits[0].kind],
@@ -442,8 +511,8 @@ static void tell(uint64_t seed) {
     printf("  %" PRIu64 " calls in %.1f s: %.3f million a second early, %.3f late; page calls per 1,000: %.2f early, %.2f late; "
            "%" PRIu64 " refused, %" PRIu64 " made again; %.1f MiB in use at most, %.2f times that held, mappings %" PRIu64 "%s%s%s\n",
            world.looks[last].calls, world.looks[last].time - world.looks[0].time, rate[0], rate[1], pages[0], pages[1],
-           world.refused, world.again, (double)s->used_bytes_peak / MiB, held, s->page_maps - s->page_unmaps, world.steady && slower ? " SLOWER" : "", world.lead > 0 && moves && much ? " HELD" : "",
-           world.steady && more ? " PAGES" : "");
+           world.refused, world.again, (double)s->used_bytes_peak / MiB, held, s->page_maps - s->page_unmaps, slower ? " SLOWER" : "", world.lead > 0 && moves && much ? " HELD" : "",
+           more ? " PAGES" : "");
     fflush(stdout);
 }
 
@@ -469,6 +538,9 @@ int main(int argc, char **argv) {
         world.faults = faults;
         world.told |= faults; /* what is not told is called without the pool, which would meet the faults */
         CHECK_OK(weir_pool_create(&world.options, &world.pool));
+        if (one_in(&random, 4)) {
+            CHECK_OK(weir_pool_create(&world.options, &world.second));
+        }
         if (faults) {
             fault.random = random;
             fault.stop = 0;

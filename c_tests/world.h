@@ -2,10 +2,10 @@
 #ifndef WEIR_C_TESTS_WORLD_H
 #define WEIR_C_TESTS_WORLD_H
 
+#include "device/captures.h"
 #include "habits.h"
-#include "streams.h"
 
-enum { MAX_THREADS = 6, MAX_STREAMS = 8, MAX_LIVE = 4096, EXCHANGE = 16, MARKS = 4096, HABITS = 3, LOOKS = 16 };
+enum { MAX_THREADS = 6, MAX_STREAMS = 8, MAX_LIVE = 4096, EXCHANGE = 16, MARKS = 4096, HABITS = 3, LOOKS = 16, RECORDINGS = 3, RECORDED = 32 };
 
 static inline double seconds_now(void) {
     struct timespec t;
@@ -16,13 +16,14 @@ static inline double seconds_now(void) {
 typedef struct {
     char *p;
     size_t bytes;
+    weir_pool *pool;
     weir_stream stream; /* behind its work on this one all its work is */
     int home;           /* which of the thread's streams that is */
     uint32_t value;     /* at both ends; 0: nothing was written */
     weir_event ready;   /* of a block that is offered to others */
 } block;
 
-/* Checks that are queued: what a block has at both ends is copied to `seen`, and compared when all streams were waited for. */
+/* Checks that are queued: what a block has at both ends is copied to `seen`, and compared when all the thread's streams were waited for. */
 typedef struct {
     struct mark {
         uint32_t *from, *to, value;
@@ -30,6 +31,18 @@ typedef struct {
     uint32_t *seen;
     int count;
 } marks;
+
+/* A capture of the thread's, which it launches now and then: its blocks, of which the first ones were not freed in it, and
+ * what it has read at their ends. */
+typedef struct {
+    captured graph;
+    uint64_t id;
+    weir_pool *pool;
+    block blocks[RECORDED]; /* their homes are their places in `seen` */
+    int count, kept;
+    uint32_t *seen;
+    weir_stream stream; /* behind its work on this one all launches are */
+} recording;
 
 typedef struct {
     int number;
@@ -44,17 +57,19 @@ typedef struct {
     size_t live_bytes;
     habit habits[HABITS];
     marks checks;
-    weir_event event;
+    weir_event event, fork; /* fork: for captures */
+    recording recordings[RECORDINGS];
     _Atomic uint64_t calls;
 } actor;
 
 static struct {
-    weir_pool *pool;
+    weir_pool *pool, *second; /* second: NULL where there is none */
     weir_pool_options options;
     int threads, shared_count;
     int faults; /* does the stand-in driver let calls of the pool's fail? */
     int told;   /* is all order between streams told to the pool? */
     int steady; /* does each thread always do the same? */
+    atomic_int recorded; /* has anybody made a graph? */
     weir_stream shared[2];
     unsigned steps, rare, lead; /* lead: pieces of work that the host is ahead by at most; 0: no matter how far */
     double until;
@@ -80,6 +95,12 @@ static actor actors[MAX_THREADS];
         }                                                                                                                      \
         CHECK_STATUS(WEIR_OK, check_status);                                                                                   \
     } while (0)
+
+/* Only a pool with a limit may have no memory for a request, but where calls are made to fail. */
+static inline int may_be_refused(weir_status status) {
+    return (status == WEIR_ERROR_OUT_OF_MEMORY && (world.options.max_bytes > 0 || world.faults)) ||
+           (status == WEIR_ERROR_BACKEND && world.faults);
+}
 
 static inline void wait_for(weir_stream stream) {
     if (check_on_device()) {
@@ -143,7 +164,9 @@ static inline void compare_words(actor *a) {
     if (c->count == 0) {
         return;
     }
-    CHECK_OK_AT_LAST(weir_device_synchronize());
+    for (int i = 0; i < a->stream_count; i++) {
+        wait_for(a->streams[i]);
+    }
     uint32_t *seen = (uint32_t *)malloc(2 * MARKS * sizeof *seen);
     CHECK(seen != NULL);
     DEVICE_OK(cu.MemcpyDtoH(seen, device_address(c->seen), 2 * MARKS * sizeof *seen));
