@@ -147,16 +147,35 @@ static void a_staged_source_may_change(void) {
         stream_wait(s.stream);
         CHECK(contents_are(target, 5, bytes));
         CHECK_OK(weir_copy_async(source, target, bytes, s.stream, WEIR_COPY_STAGED));
-        if (check_on_device()) {
-            CHECK(bytes_are(source, 5, bytes)); /* to pageable memory: complete */
-        } else {
-            stream_wait(s.stream);
-            CHECK(bytes_are(source, 5, bytes));
-        }
+        CHECK(bytes_are(source, 5, bytes)); /* to pageable memory: complete */
         free(source);
         CHECK_OK(weir_pool_free(s.far, target, s.stream));
     }
     sides_close(&s);
+}
+
+/* A staged copy to memory of the program's is behind the work of its stream, which wrote the block, and complete. */
+static void a_staged_copy_out_is_behind_the_work(void) {
+    sides s = sides_open();
+    const size_t all[] = {4 * KiB, 1 * MiB + 8, 20 * MiB + 8};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        size_t bytes = all[i];
+        char *target = (char *)calloc(1, bytes), *block = (char *)take(s.far, bytes, s.stream);
+        opener o;
+        gate g = {0};
+        job write = job_over(block, bytes, 77 + i), read = job_over(target, bytes, 77 + i);
+        queue_gate(s.stream, &g);
+        queue_write(s.stream, &write);
+        opener_start(&o, &g, 20);
+        CHECK_OK(weir_copy_async(target, block, bytes, s.stream, WEIR_COPY_STAGED));
+        CHECK(!words_broken(read.words, &read));
+        opener_join(&o);
+        CHECK(job_done(&write));
+        CHECK_OK(weir_pool_free(s.far, block, s.stream));
+        free(target);
+    }
+    sides_close(&s);
+    staging_end();
 }
 
 /* A short one does not wait for a stream that stands still, nor do more than there is room for in one piece of memory. */
@@ -269,8 +288,19 @@ static void a_copy_within_work_of_its_stream(void) {
     stream_wait(copy.stream); /* for what the function has queued */
     CHECK_EQUAL(copy.status, WEIR_ERROR_BACKEND);
     CHECK(bytes_are(copy.to, 0, bytes));
+    sides s = sides_open();
+    char *block = (char *)take(s.far, 40 * KiB, copy.stream), *from = copy.from;
+    copy.from = block; /* to memory of the program's it would be complete */
+    copy.bytes = 40 * KiB;
+    CHECK_OK(weir_host_stream_enqueue(copy.stream, copy_from_within, &copy));
+    stream_wait(copy.stream);
+    stream_wait(copy.stream);
+    CHECK_EQUAL(copy.status, WEIR_ERROR_BACKEND);
+    CHECK(bytes_are(copy.to, 0, bytes));
+    CHECK_OK(weir_pool_free(s.far, block, copy.stream));
+    sides_close(&s);
     stream_end(copy.stream);
-    free(copy.from);
+    free(from);
 }
 
 /* The pool that staged copies on a GPU's streams go through is anybody's. */
@@ -378,6 +408,7 @@ int main(void) {
     without_staging_memory_it_waits(); /* first: there is no pool for pieces yet */
     a_staged_target_may_go_at_once();
     a_staged_source_may_change();
+    a_staged_copy_out_is_behind_the_work();
     a_staged_copy_does_not_wait();
     short_copies_keep_no_memory();
     a_copy_within_work_of_its_stream();

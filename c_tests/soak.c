@@ -8,17 +8,9 @@
  * runs so many worlds from SEED on, each for so many steps of each thread, but no longer than so many seconds, with at most
  * so many MiB in use. With faults, which the stand-in driver has, calls that the pool makes of it fail all the time: requests may then be
  * refused, and what else fails has changed nothing and is called again. */
+#include "faults.h"
 #include "recordings.h"
-
-/* What the stand-in driver lets fail. */
-static struct {
-    void (*let_fail)(const char *call, uint64_t nth, int result);
-    void (*reset)(void);
-    uint64_t (*left)(void);
-    uint64_t random;
-    atomic_int stop;
-    pthread_t thread;
-} fault;
+#include "transfers.h"
 
 static void enter(actor *a, const habit *h, weir_pool *pool, void *p, size_t bytes, int home) {
     block b = {(char *)p, bytes, pool, a->streams[home], home, 0, NULL};
@@ -87,7 +79,7 @@ static int ask(actor *a, const habit *h, size_t bytes) {
     int home = (int)below(a->source, (unsigned)a->stream_count);
     void *p = NULL;
     a->calls++;
-    weir_pool *pool = world.second != NULL && one_in(a->source, 3) ? world.second : world.pool;
+    weir_pool *pool = some_pool(a);
     size_t aligned = one_in(a->source, h->aligned) ? (size_t)256 << below(a->source, 9) : 256;
     weir_status status = weir_pool_alloc_aligned(pool, bytes, aligned, a->streams[home], &p);
     if (may_be_refused(status)) {
@@ -216,6 +208,29 @@ static void renew_stream(actor *a, int which, int waits) {
     stream_end(before);
 }
 
+static void copy_or_give_back(actor *a, const habit *h) {
+    if (a->count > 0 && (a->live_bytes > h->budget || a->count == MAX_LIVE || one_in(a->source, 3))) {
+        give_back(a, h, choose_block(a, h, 0));
+    } else {
+        one_copy(a, h);
+    }
+}
+
+/* Its blocks go later, but for a few. */
+static void replace_late(actor *a, const habit *h) {
+    size_t bytes = next_size(h, a->source, &a->random);
+    while (a->count > 0 && !has_room(a, h, bytes)) {
+        if (world.deferred > 16) {
+            give_back(a, h, 0);
+            continue;
+        }
+        block b = leave(a, (int)below(a->source, (unsigned)a->count));
+        queue_compare(a, &b, b.stream);
+        defer_free(&b);
+    }
+    ask(a, h, bytes);
+}
+
 static void brief_stream(actor *a, const habit *h) {
     int which = (int)below(&a->random, (unsigned)a->own_count);
     for (unsigned i = 0; i < h->length; i++) {
@@ -321,6 +336,8 @@ static void *live_a_life(void *arg) {
         case HAND_OVER: hand_over(a, h); break;
         case BRIEF_STREAMS: brief_stream(a, h); break;
         case BRIEF_POOLS: brief_pool(a, h); break;
+        case COPIES: copy_or_give_back(a, h); break;
+        case LATE_FREES: replace_late(a, h); break;
         case GRAPHS: check_on_device() ? one_graph(a, h) : replace(a, h); break;
         default: replace(a, h);
         }
@@ -434,6 +451,9 @@ static void end_world(void) {
             }
         }
     }
+    while (world.deferred > 0) {
+        pause_ms(1);
+    }
     end_pool(world.pool);
     if (world.second != NULL) {
         end_pool(world.second);
@@ -454,31 +474,6 @@ static void end_world(void) {
             stream_end(world.shared[i]);
         }
     }
-}
-
-/* Lets calls fail that the pool makes, and nobody else here, until it is told to stop. */
-static void *let_calls_fail(void *arg) {
-    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAddressReserve",
-                                        "cuEventRecord", "cuEventQuery", "cuStreamQuery", "cuStreamWaitEvent", "cuMemGetInfo"};
-    enum { OUT_OF_MEMORY = 2, UNKNOWN = 999, MANY = 12 };
-    (void)arg;
-    while (!atomic_load(&fault.stop)) {
-        if (fault.left() > MANY) {
-            fault.reset(); /* some may never come */
-        }
-        const char *call = calls[below(&fault.random, sizeof calls / sizeof *calls)];
-        fault.let_fail(call, 1 + below(&fault.random, 12), call == calls[0] || one_in(&fault.random, 3) ? OUT_OF_MEMORY : UNKNOWN);
-        usleep(50 + (unsigned)below(&fault.random, 500));
-    }
-    fault.reset();
-    return NULL;
-}
-
-static void find_faults(void) {
-    CHECK(check_on_device() && device_is_standin());
-    *(void **)&fault.let_fail = device_symbol("standin_fail");
-    *(void **)&fault.reset = device_symbol("standin_reset_faults");
-    *(void **)&fault.left = device_symbol("standin_faults_left");
 }
 
 static uint64_t page_calls(const weir_pool_stats *s) { return s->page_creates + s->page_releases + s->page_maps + s->page_unmaps; }
@@ -539,12 +534,13 @@ int main(int argc, char **argv) {
         world.told |= faults; /* what is not told is called without the pool, which would meet the faults */
         CHECK_OK(weir_pool_create(&world.options, &world.pool));
         if (one_in(&random, 4)) {
-            CHECK_OK(weir_pool_create(&world.options, &world.second));
+            weir_pool_options o = world.options;
+            world.second_is_pinned = check_on_device() && one_in(&random, 2);
+            o.memory = world.second_is_pinned ? WEIR_MEMORY_PINNED : o.memory;
+            CHECK_OK(weir_pool_create(&o, &world.second));
         }
         if (faults) {
-            fault.random = random;
-            fault.stop = 0;
-            CHECK_EQUAL(pthread_create(&fault.thread, NULL, let_calls_fail, NULL), 0);
+            faults_begin(random);
         }
         world.until = seconds_now() + seconds;
         for (int i = 0; i < world.threads; i++) {
@@ -554,8 +550,7 @@ int main(int argc, char **argv) {
             pthread_join(actors[i].thread, NULL);
         }
         if (faults) {
-            atomic_store(&fault.stop, 1);
-            pthread_join(fault.thread, NULL);
+            faults_end();
         }
         met += world.refused + world.again;
         look();

@@ -65,6 +65,7 @@ typedef struct {
 static struct {
     weir_pool *pool, *second; /* second: NULL where there is none */
     weir_pool_options options;
+    int second_is_pinned;
     int threads, shared_count;
     int faults; /* does the stand-in driver let calls of the pool's fail? */
     int told;   /* is all order between streams told to the pool? */
@@ -74,6 +75,7 @@ static struct {
     unsigned steps, rare, lead; /* lead: pieces of work that the host is ahead by at most; 0: no matter how far */
     double until;
     _Atomic(block *) exchange[EXCHANGE];
+    atomic_int deferred; /* frees to come */
     _Atomic uint64_t refused, again; /* again: calls that were made again */
     struct {
         double time;
@@ -100,6 +102,13 @@ static actor actors[MAX_THREADS];
 static inline int may_be_refused(weir_status status) {
     return (status == WEIR_ERROR_OUT_OF_MEMORY && (world.options.max_bytes > 0 || world.faults)) ||
            (status == WEIR_ERROR_BACKEND && world.faults);
+}
+
+/* The pool of a thread's next block. */
+static inline weir_pool *some_pool(actor *a) { return world.second != NULL && one_in(a->source, 3) ? world.second : world.pool; }
+
+static inline int is_of_host(const weir_pool *pool) {
+    return check_memory() != WEIR_MEMORY_DEVICE || (pool == world.second && world.second_is_pinned);
 }
 
 static inline void wait_for(weir_stream stream) {

@@ -151,7 +151,12 @@ impl Queue {
     fn way(&self, copy: Copy, ends: &Ends) -> Result<Way, BackendError> {
         Ok(match self {
             Queue::None => Way::Direct,
-            Queue::Host(_) => Way::In,
+            // blocks are what its work is on, as a device's memory is
+            Queue::Host(_) => match (&ends.from, &ends.to) {
+                (End::Host(..), End::Host(..)) => Way::Direct,
+                (End::Host(..), _) => Way::Out,
+                _ => Way::In,
+            },
             Queue::Driver(_) => match (ends.from.known(copy.from)?, ends.to.known(copy.to)?) {
                 (Known::Pageable, Known::Pageable) | (Known::Device, Known::Device | Known::Pinned) => {
                     Way::Direct
@@ -329,6 +334,9 @@ pub fn copy_staged(
     let ends = Ends::of(copy)?;
     let way = queue.way(copy, &ends).map_err(error)?;
     let line = queue.lasting_identity().map_err(error)?;
+    if let Way::Out = way {
+        queue.may_wait().map_err(error)?;
+    }
     if let Way::In | Way::Out = way
         && let Ok(pool) = queue.staging_pool(line, config)
         && let Some(done) = through_pool(pool, copy, &way, line, stream, &queue)
