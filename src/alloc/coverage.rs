@@ -10,7 +10,8 @@
 //!   no extents but those that are not covered either, until an allocation of the stream asks for memory. So what was
 //!   covered, or everybody's, stays so as long as it may be of use to others.
 //!
-//! While a request *waits* for what others have freed nothing is joined with that, whosever it is.
+//! While a request *waits* for what others have freed nothing is joined with that, whosever it is; nor where the pool holds far more than
+//! it needs, and would ever more: a stream that goes on freeing beside what it has had would keep that from the others.
 //!
 //! What threads keep for such streams (`cache`) is not counted before it comes back to the heap, and then joins what lies beside
 //! it, covered or not, unless the stream was alone when it kept it. Strays are counted for their own stream only, and a stream
@@ -197,6 +198,28 @@ impl Heap {
             let arena = self.arena_mut(stream);
             arena.frozen = arena.seq;
         }
+    }
+
+    /// A request is about to have the pool hold yet more. If that is more than twice what it needs, what streams have freed until now is
+    /// kept apart in the same way as long as it is so: each such request looks whether that is complete, and it is at last. (Below a limit,
+    /// or where the device is short, there is an end to it anyway, and free memory had better be in one piece.)
+    pub fn part_if_far_above(&mut self) {
+        self.part_no_more();
+        let little = self.little();
+        let far = little > 0 && self.stats.reserved > 2 * self.base() + little;
+        self.parted = far && self.has_several_streams() && !self.sharing.is_apart();
+        if self.parted {
+            self.freeze();
+        }
+    }
+
+    /// Nothing is any more. Gives whether anything was.
+    pub fn part_no_more(&mut self) -> bool {
+        let was = mem::take(&mut self.parted);
+        if was {
+            self.thaw();
+        }
+        was
     }
 
     /// It has got what it waited for, or nothing. Each stream's next allocation joins what was kept apart.

@@ -83,6 +83,8 @@ pub struct Heap {
     pub(super) serving: u32,
     /// Requests that wait for what was freed.
     pub(super) frozen: u32,
+    /// One more, as long as the pool holds far more than it needs.
+    pub(super) parted: bool,
     /// Bytes of free extents that no event covers, of all streams on which one can be recorded only in calls that name them.
     pub(super) uncovered: u64,
     /// How much of the pool that may be.
@@ -172,6 +174,7 @@ impl Heap {
             captured: 0,
             serving: NOBODY,
             frozen: 0,
+            parted: false,
             uncovered: 0,
             part: Part::default(),
             released: VecDeque::new(),

@@ -186,7 +186,7 @@ impl Heap {
     }
 
     /// Bytes that are little: none if the pool has a limit, or its device is short.
-    fn little(&self) -> u64 {
+    pub(super) fn little(&self) -> u64 {
         let each = self.caches().len() as u64 * LITTLE_EACH;
         match self.limit {
             u64::MAX if !self.is_short() => LITTLE.max(each),

@@ -314,8 +314,9 @@ impl Heap {
         threads.iter().sum::<u64>() >= nearly && threads.iter().all(|&calls| calls < nearly)
     }
 
-    /// Is nearly all that is allocated on a stream freed on it?
-    fn is_nothing_passed(&self) -> bool {
+    /// Is nearly all that is allocated on a stream freed on it? What streams pass on would have to come back to them, or what they need apart
+    /// would have no end.
+    pub fn is_nothing_passed(&self) -> bool {
         let held = self
             .streams()
             .map(|stream| self.arena(stream).holds.max(0) as u64);

@@ -171,7 +171,15 @@ impl Pool {
         if let Some(at) = self.wait_early(grow, request, said)? {
             return Ok(Some(at));
         }
+        self.books()?.part_if_far_above();
         if let Some(at) = self.fill(grow, request, said)? {
+            return Ok(Some(at));
+        }
+        if self.books()?.part_no_more()
+            && let Some(at) = self
+                .again(request)?
+                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+        {
             return Ok(Some(at));
         }
         self.books()?.freeze();

@@ -278,7 +278,7 @@ impl Pool {
         let room = self.room(len)?;
         let mut heap = self.books()?;
         let stream = index_for_alloc(&mut heap, request.stream);
-        let need = match heap.sharing.is_by_looks() {
+        let need = match heap.sharing.is_by_looks() && heap.is_nothing_passed() {
             // so far nobody knows whether they would rather wait, and have less, or have what they need apart
             true => heap.need_apart().max(heap.apart_with(stream, len)),
             false => heap.base().max(heap.used_now() + len),

@@ -6,6 +6,7 @@ use crate::common::sim::{FIRST_STREAM, Sim};
 use crate::common::{K, M, config};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use weir::alloc::order::Reuse;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::pool::Pool;
@@ -284,4 +285,63 @@ fn what_is_complete_at_a_rest_is_everybodys_where_there_is_no_order() {
     let pages: u64 = outcomes.iter().map(|outcome| outcome.0).sum();
     let blocks: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
     assert!(2 * pages < blocks, "{pages} page calls, {blocks} blocks");
+}
+
+/// What is held at most for four blocks at a time on six streams, where one in ten is freed on another stream, behind work there, while
+/// the host is ahead of the streams. The program sees to the order, and the pool hears nothing of it.
+fn passes_now_and_then(internal: bool, caches: bool, blocks: u64) -> u64 {
+    const STREAMS: usize = 6;
+    let sim = Sim::new(STREAMS);
+    let config = Config {
+        thread_caches: caches,
+        reuse: Reuse {
+            internal_dependencies: internal,
+            ..config().reuse
+        },
+        ..config()
+    };
+    let pool = Pool::new(config, sim.clone()).expect("a pool");
+    let mut random = Random(5);
+    let mut any = |count: u64| random.below(count);
+    let mut stream = || StreamHandle(FIRST_STREAM + any(STREAMS as u64) as usize);
+    let (mut live, mut queued): (VecDeque<(Addr, u64, u64, StreamHandle)>, _) =
+        (VecDeque::new(), VecDeque::new());
+    for block in 0..blocks {
+        if live.len() == 4 {
+            let (at, bytes, number, home) = live.pop_front().expect("one of four");
+            let mut freed_on = home;
+            if number % 10 == 0 {
+                freed_on = stream();
+                sim.wait_for(freed_on, &sim.now(home));
+                sim.touch(freed_on, number, at.0, bytes);
+                queued.push_back(freed_on);
+            }
+            sim.naming(&[freed_on], || pool.free(at, freed_on))
+                .expect("a live block");
+        }
+        let (home, bytes) = (stream(), [6 * K, K, 640 * K][block as usize % 3]);
+        let at = sim
+            .naming(&[home], || pool.alloc(bytes, 0, home))
+            .expect("memory");
+        sim.touch(home, block, at.0, bytes);
+        queued.push_back(home);
+        live.push_back((at, bytes, block, home));
+        if queued.len() > 24 {
+            sim.advance(queued.pop_front().expect("work"), 2);
+        }
+    }
+    pool.validate();
+    pool.stats().expect("stats").reserved_peak
+}
+
+/// A stream that goes on freeing keeps no more and more of what others need.
+#[test]
+fn what_is_passed_on_now_and_then_does_not_pile_up() {
+    for caches in [true, false] {
+        let held = passes_now_and_then(true, caches, 60_000) / M;
+        assert!(held <= 32, "{held} MiB");
+        // where streams may not wait for each other a pool without a limit grows at first, to what is little
+        let held = passes_now_and_then(false, caches, 60_000) / M;
+        assert!(held <= 160, "{held} MiB");
+    }
 }
