@@ -17,9 +17,9 @@ static inline size_t log_uniform(uint64_t *state, size_t least, size_t most) {
     return bytes < most ? bytes : most;
 }
 
-typedef enum { CHURN, FIFO, FILL, ROUNDS, BATCHES, HAND_OVER, BRIEF_STREAMS, BRIEF_POOLS, COPIES, LATE_FREES, GRAPHS, KINDS } kind;
+typedef enum { CHURN, FIFO, FILL, ROUNDS, BATCHES, HAND_OVER, BRIEF_STREAMS, BRIEF_THREADS, BRIEF_POOLS, COPIES, LATE_FREES, GRAPHS, KINDS } kind;
 typedef enum { SMALL, MEDIUM, LARGE, FEW, POWERS, MIXED, DISTRIBUTIONS } distribution;
-static const char *const kind_names[KINDS] = {"churn", "fifo", "fill", "rounds", "batches", "hand over", "brief streams",
+static const char *const kind_names[KINDS] = {"churn", "fifo", "fill", "rounds", "batches", "hand over", "brief streams", "brief threads",
                                               "brief pools", "copies", "late frees", "graphs"};
 
 /* What a thread does for a while. */

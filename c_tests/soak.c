@@ -239,6 +239,29 @@ static void brief_stream(actor *a, const habit *h) {
     renew_stream(a, which, one_in(&a->random, 4));
 }
 
+/* Another thread goes on for it, and ends. */
+typedef struct {
+    actor *a;
+    const habit *h;
+} shift;
+
+static void *work_a_shift(void *arg) {
+    shift *s = (shift *)arg;
+    program_thread();
+    for (unsigned i = 0; i < s->h->length; i++) {
+        replace(s->a, s->h);
+    }
+    return NULL;
+}
+
+static void brief_thread(actor *a, const habit *h) {
+    pthread_t thread;
+    shift s = {a, h};
+    CHECK_EQUAL(pthread_create(&thread, NULL, work_a_shift, &s), 0);
+    pthread_join(thread, NULL);
+    replace(a, h);
+}
+
 /* A pool of its own comes and goes, with work in flight when it does. */
 static void brief_pool(actor *a, const habit *h) {
     enum { SOME = 24 };
@@ -335,6 +358,7 @@ static void *live_a_life(void *arg) {
         case BATCHES: one_batch(a, h); break;
         case HAND_OVER: hand_over(a, h); break;
         case BRIEF_STREAMS: brief_stream(a, h); break;
+        case BRIEF_THREADS: brief_thread(a, h); break;
         case BRIEF_POOLS: brief_pool(a, h); break;
         case COPIES: copy_or_give_back(a, h); break;
         case LATE_FREES: replace_late(a, h); break;
