@@ -201,13 +201,13 @@ impl Heap {
     }
 
     /// A request is about to have the pool hold yet more. If that is more than twice what it needs, what streams have freed until now is
-    /// kept apart in the same way as long as it is so: each such request looks whether that is complete, and it is at last. (Below a limit,
-    /// or where the device is short, there is an end to it anyway, and free memory had better be in one piece.)
+    /// kept apart in the same way as long as it is so: each such request looks whether that is complete, and it is at last. (Not near a
+    /// limit, or where the device is short: there is an end to it there, and free memory had better be in one piece.)
     pub fn part_if_far_above(&mut self) {
         self.part_no_more();
-        let little = self.little();
-        let far = little > 0 && self.stats.reserved > 2 * self.base() + little;
-        self.parted = far && self.has_several_streams() && !self.sharing.is_apart();
+        let far = self.stats.reserved > 2 * self.base() + self.little_for_threads();
+        let near = self.is_short() || self.stats.reserved > self.limit / 2;
+        self.parted = far && !near && self.has_several_streams() && !self.sharing.is_apart();
         if self.parted {
             self.freeze();
         }

@@ -186,12 +186,16 @@ impl Heap {
     }
 
     /// Bytes that are little: none if the pool has a limit, or its device is short.
-    pub(super) fn little(&self) -> u64 {
-        let each = self.caches().len() as u64 * LITTLE_EACH;
+    fn little(&self) -> u64 {
         match self.limit {
-            u64::MAX if !self.is_short() => LITTLE.max(each),
+            u64::MAX if !self.is_short() => self.little_for_threads(),
             _ => 0,
         }
+    }
+
+    /// Bytes that are little for so many threads and streams.
+    pub(super) fn little_for_threads(&self) -> u64 {
+        LITTLE.max(self.caches().len() as u64 * LITTLE_EACH)
     }
 
     /// Is more held than the release threshold allows?
