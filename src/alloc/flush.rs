@@ -516,6 +516,7 @@ impl Heap {
         self.needed = self.used_now();
         self.leeway.end();
         self.sharing.end();
+        self.part_no_more();
         self.set_caching();
     }
 
