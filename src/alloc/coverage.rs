@@ -213,7 +213,7 @@ impl Heap {
         }
     }
 
-    /// Nothing is any more. Gives whether anything was.
+    /// Nothing is kept apart so any more. Gives whether anything was.
     pub fn part_no_more(&mut self) -> bool {
         let was = mem::take(&mut self.parted);
         if was {

@@ -73,7 +73,7 @@ fn function(
 /// behind a slow stream the call waits for it. To pageable memory the copy is complete when the call returns. If there is
 /// no memory for pieces, and for a copy between two places of pageable memory, or of GPUs, it is a copy without the flag
 /// that the call waits for. On a host stream blocks of host pools are what a GPU's memory is elsewhere; between two places of other
-/// memory the source is read at once, and the call does not wait. A staged copy that failed may have been made in part. Copies of at most 64 KiB share blocks of
+/// memory the source is read at once, and the target written in the order of the stream. A staged copy that failed may have been made in part. Copies of at most 64 KiB share blocks of
 /// 512 KiB of that pool, one for each stream at a time, which are kept for the next ones until the pool is asked for memory
 /// that it has not at hand, is trimmed, or is asked for its figures.
 ///
