@@ -6,16 +6,11 @@
 
 /* A block is had and written in the capture. 0 if there is none. */
 static inline int record_block(actor *a, const habit *h, recording *r, weir_stream stream) {
-    block b = {NULL, next_size(h, a->source, &a->random) / 8 + 8, r->pool, stream, r->count, (uint32_t)next_of(&a->random) | 1, NULL};
-    void *p = NULL;
-    a->calls++;
-    weir_status status = weir_pool_alloc(r->pool, b.bytes, stream, &p);
-    if (may_be_refused(status)) {
-        world.refused++;
+    block b;
+    if (!have_block(a, r->pool, next_size(h, a->source, &a->random) / 8 + 8, 256, stream, r->count, &b)) {
         return 0;
     }
-    CHECK_OK(status);
-    b.p = (char *)p;
+    b.value = (uint32_t)next_of(&a->random) | 1;
     struct mark m = ends_of(&b);
     DEVICE_OK(cu.MemsetD32Async(device_address(m.from), m.value, 1, stream));
     DEVICE_OK(cu.MemsetD32Async(device_address(m.to), m.value, 1, stream));
@@ -83,11 +78,9 @@ static inline void record(actor *a, const habit *h, recording *r) {
             record_free(a, r);
         }
         if (beside != s && beside != t && one_in(&a->random, 4)) {
-            void *p = NULL;
-            weir_status status = weir_pool_alloc(world.pool, next_size(h, a->source, &a->random), beside, &p);
-            if (!may_be_refused(status)) {
-                CHECK_OK(status);
-                CHECK_OK_AT_LAST(weir_pool_free(world.pool, p, beside));
+            block b;
+            if (have_block(a, world.pool, next_size(h, a->source, &a->random), 256, beside, 0, &b)) {
+                CHECK_OK_AT_LAST(weir_pool_free(b.pool, b.p, beside));
             }
         }
         if (one_in(&a->random, 64)) {

@@ -12,15 +12,6 @@
 #include "recordings.h"
 #include "transfers.h"
 
-static void enter(actor *a, const habit *h, weir_pool *pool, void *p, size_t bytes, int home) {
-    block b = {(char *)p, bytes, pool, a->streams[home], home, 0, NULL};
-    if (one_in(&a->random, h->touch)) {
-        queue_words(a, &b);
-    }
-    a->live[a->count++] = b;
-    a->live_bytes += bytes;
-}
-
 static block leave(actor *a, int at) {
     block b = a->live[at];
     a->count--;
@@ -77,21 +68,19 @@ static int has_room(const actor *a, const habit *h, size_t bytes) {
 /* A block is had on one of its streams: 0 if it is refused. */
 static int ask(actor *a, const habit *h, size_t bytes) {
     int home = (int)below(a->source, (unsigned)a->stream_count);
-    void *p = NULL;
-    a->calls++;
     weir_pool *pool = some_pool(a);
     size_t aligned = one_in(a->source, h->aligned) ? (size_t)256 << below(a->source, 9) : 256;
-    weir_status status = weir_pool_alloc_aligned(pool, bytes, aligned, a->streams[home], &p);
-    if (may_be_refused(status)) {
-        world.refused++;
+    block b;
+    if (!have_block(a, pool, bytes, aligned, a->streams[home], home, &b)) {
         while (a->count > 0 && a->live_bytes > h->budget / 2) {
             give_back(a, h, a->count - 1);
         }
         return 0;
     }
-    CHECK_OK(status);
-    CHECK_EQUAL((uintptr_t)p % aligned, 0);
-    enter(a, h, pool, p, bytes, home);
+    if (one_in(&a->random, h->touch)) {
+        queue_words(a, &b);
+    }
+    keep_block(a, &b);
     return 1;
 }
 
@@ -274,15 +263,11 @@ static void brief_pool(actor *a, const habit *h) {
     CHECK_OK_AT_LAST(weir_pool_create(&o, &pool));
     for (unsigned i = 0; i < h->length; i++) {
         if (count == 0 || (count < SOME && one_in(a->source, 2))) {
-            block b = {NULL, next_size(h, a->source, &a->random) / 8 + 8, pool, a->streams[below(a->source, (unsigned)a->stream_count)], 0, 0, NULL};
-            void *p = NULL;
-            weir_status status = weir_pool_alloc(pool, b.bytes, b.stream, &p);
-            if (may_be_refused(status)) {
-                world.refused++;
+            weir_stream stream = a->streams[below(a->source, (unsigned)a->stream_count)];
+            block b;
+            if (!have_block(a, pool, next_size(h, a->source, &a->random) / 8 + 8, 256, stream, 0, &b)) {
                 break;
             }
-            CHECK_OK(status);
-            b.p = (char *)p;
             if (one_in(&a->random, h->touch)) {
                 queue_words(a, &b);
             }
@@ -293,8 +278,8 @@ static void brief_pool(actor *a, const habit *h) {
             some[at] = some[--count];
             queue_compare(a, &b, b.stream);
             CHECK_OK_AT_LAST(weir_pool_free(pool, b.p, b.stream));
+            a->calls++;
         }
-        a->calls++;
     }
     while (count > 0) {
         count--;

@@ -4,24 +4,8 @@
 
 #include "world.h"
 
-/* A block without words. 0 if it is refused. */
 static inline int plain_block(actor *a, size_t bytes, int home, block *b) {
-    *b = (block){NULL, bytes, some_pool(a), a->streams[home], home, 0, NULL};
-    void *p = NULL;
-    a->calls++;
-    weir_status status = weir_pool_alloc(b->pool, bytes, b->stream, &p);
-    if (may_be_refused(status)) {
-        world.refused++;
-        return 0;
-    }
-    CHECK_OK(status);
-    b->p = (char *)p;
-    return 1;
-}
-
-static inline void keep_block(actor *a, const block *b) {
-    a->live[a->count++] = *b;
-    a->live_bytes += b->bytes;
+    return have_block(a, some_pool(a), bytes, 256, a->streams[home], home, b);
 }
 
 /* A block is copied to another one, and goes at once. Of host memory it may on any stream, whatever that has to do. */

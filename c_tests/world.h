@@ -104,6 +104,26 @@ static inline int may_be_refused(weir_status status) {
            (status == WEIR_ERROR_BACKEND && world.faults);
 }
 
+/* A block without words. 0 if it is refused. */
+static inline int have_block(actor *a, weir_pool *pool, size_t bytes, size_t aligned, weir_stream stream, int home, block *b) {
+    void *p = NULL;
+    a->calls++;
+    weir_status status = weir_pool_alloc_aligned(pool, bytes, aligned, stream, &p);
+    if (may_be_refused(status)) {
+        world.refused++;
+    } else {
+        CHECK_OK(status);
+        CHECK_EQUAL((uintptr_t)p % aligned, 0);
+    }
+    *b = (block){(char *)p, bytes, pool, stream, home, 0, NULL};
+    return p != NULL;
+}
+
+static inline void keep_block(actor *a, const block *b) {
+    a->live[a->count++] = *b;
+    a->live_bytes += b->bytes;
+}
+
 /* The pool of a thread's next block. */
 static inline weir_pool *some_pool(actor *a) { return world.second != NULL && one_in(a->source, 3) ? world.second : world.pool; }
 
