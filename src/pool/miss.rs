@@ -176,9 +176,7 @@ impl Pool {
             return Ok(Some(at));
         }
         if self.books()?.part_no_more()
-            && let Some(at) = self
-                .again(request)?
-                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+            && let Some(at) = self.again_or_fill(grow, request, said)?
         {
             return Ok(Some(at));
         }
@@ -197,9 +195,7 @@ impl Pool {
     ) -> Result<Option<u64>, Error> {
         self.books()?.let_guests_share();
         if self.wait_on_streams(request)?
-            && let Some(at) = self
-                .again(request)?
-                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+            && let Some(at) = self.again_or_fill(grow, request, said)?
         {
             return Ok(Some(at));
         }
@@ -209,18 +205,14 @@ impl Pool {
             return Ok(Some(at));
         }
         if grow.wait_for_all()
-            && let Some(at) = self
-                .again(request)?
-                .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?
+            && let Some(at) = self.again_or_fill(grow, request, said)?
         {
             return Ok(Some(at));
         }
         // pages of the wrong size may be all that is left: give them back and make others. Where none was wholly
         // free, slabs that were may now be part of an extent that is long enough
         self.give_back_all(grow);
-        let got = self
-            .again(request)?
-            .map_or_else(|| self.fill(grow, request, said), |at| Ok(Some(at)))?;
+        let got = self.again_or_fill(grow, request, said)?;
         if got.is_none() {
             // what was created in vain is of no use here, and others may need it
             self.give_back_all(grow);
@@ -297,6 +289,19 @@ impl Pool {
         let mut heap = self.books()?;
         let stream = index_for_alloc(&mut heap, request.stream);
         Ok(heap.alloc(request.bytes, request.align, stream))
+    }
+
+    /// Where memory may have come free since the last look.
+    fn again_or_fill(
+        &self,
+        grow: &mut Growth,
+        request: Request,
+        said: &mut String,
+    ) -> Result<Option<u64>, Error> {
+        match self.again(request)? {
+            Some(at) => Ok(Some(at)),
+            None => self.fill(grow, request, said),
+        }
     }
 
     /// Finds pages for the request: at hand, created within the slack, moved, created up to the limit; and once more if free parts of
