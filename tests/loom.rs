@@ -13,6 +13,8 @@ use weir::alloc::directory::{CELL, Directory, Marks};
 use weir::alloc::gate::{Gate, Shut};
 use weir::alloc::heap::Heap;
 use weir::alloc::order::Clock;
+use weir::alloc::size::GRAIN;
+use weir::alloc::standing::{Sole, Standing};
 use weir::alloc::tape::{Progress, Step, Tape, part};
 use weir::backend::Event;
 use weir::base::units::{StreamId, Timeline};
@@ -242,12 +244,16 @@ fn the_owner_and_a_visitor_are_never_in_a_cache_at_once() {
     });
 }
 
-/// A thread that has called a pool alone frees a block, and another one comes to the books, and frees it later, too: one of them finds out.
+/// A thread that is alone in a pool, or on a stream, frees a block, and another one, with a cache for another stream, frees it, too: one of them
+/// finds out.
 #[test]
 fn of_two_frees_one_is_right_while_a_second_thread_comes() {
     const AT: u64 = 1 << 30;
     const CLASS: usize = 3;
-    for small in [true, false] {
+    for (small, sole) in [true, false]
+        .into_iter()
+        .flat_map(|small| [(small, Sole::OfPool), (small, Sole::OfStream)])
+    {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
@@ -258,40 +264,89 @@ fn of_two_frees_one_is_right_while_a_second_thread_comes() {
                 directory.begin_small(AT, CLASS);
             } else {
                 directory.begin(AT, 2 * CELL, false);
+                let site = directory.spot(AT).expect("a block").look().site();
+                let grains = 2 * CELL / GRAIN;
+                directory.hand_out_large((AT, site), grains, Marks::of(1).handed_out(true));
             }
-            let gate = Arc::new(Gate::default());
-            gate.set_sole();
+            let alone = Arc::new((Gate::default(), Standing::of(&Marks::of(1))));
+            alone.1.set(sole, &Marks::of(1));
             let books = Arc::new(Mutex::new(()));
             let other = {
-                let (gate, books, directory) = (gate.clone(), books.clone(), directory.clone());
+                let (alone, books, directory) = (alone.clone(), books.clone(), directory.clone());
                 thread::spawn(move || {
-                    {
+                    // who is alone in the pool hears of it as soon as anybody comes
+                    if sole == Sole::OfPool {
                         let _books = books.lock().unwrap();
-                        Gate::end_sole(std::iter::once(&*gate));
+                        tell(&alone, &Marks::of(1));
+                    }
+                    let own = (Gate::default(), Standing::of(&Marks::of(2)));
+                    if keep(&own, &directory, (AT, 2)).is_some() {
+                        return true;
                     }
                     let _books = books.lock().unwrap();
+                    if directory.reserved_for(AT) == Some(1) {
+                        tell(&alone, &Marks::of(1));
+                    }
                     directory.end(AT).is_ok()
                 })
             };
-            // as `Cache::keep` has it
-            let keep = || {
-                let _pass = gate.enter()?;
-                let spot = directory.spot(AT)?;
-                if small {
-                    return spot.keep_small(CLASS, gate.is_sole()).map(drop);
-                }
-                let kept = spot
-                    .look()
-                    .keep_large(AT, &Marks::of(1), gate.is_sole(), |_| true);
-                kept.map(drop)
-            };
-            let own = keep().is_some() || {
+            let own = keep(&alone, &directory, (AT, 1)).is_some() || {
                 let _books = books.lock().unwrap();
                 directory.end(AT).is_ok()
             };
             assert!(own != other.join().unwrap());
         });
     }
+}
+
+/// A thread that is alone on a stream frees for a second time what was a block of its slab, while that becomes another stream's: it keeps no
+/// block of that one.
+#[test]
+fn what_was_looked_up_in_a_slab_is_not_used_when_that_is_anothers() {
+    const AT: u64 = 1 << 30;
+    const CLASS: usize = 3;
+    loom::model(|| {
+        let directory = directory();
+        directory.cover(AT, 2 * CELL).expect("room");
+        directory.begin_run(AT, CLASS, 1);
+        let alone = Arc::new((Gate::default(), Standing::of(&Marks::of(1))));
+        alone.1.set(Sole::OfStream, &Marks::of(1));
+        let other = {
+            let (alone, directory) = (alone.clone(), directory.clone());
+            thread::spawn(move || {
+                // as `Heap::see_run_end` has it
+                Gate::shut_out(std::iter::once(&alone.0), Shut::Told);
+                alone.0.open(Shut::Told);
+                directory.end_run(AT, CLASS);
+                directory.begin_run(AT, CLASS, 2);
+                directory.begin_small(AT, CLASS);
+                let own = (Gate::default(), Standing::of(&Marks::of(2)));
+                own.1.set(Sole::OfStream, &Marks::of(2));
+                thread::yield_now();
+                keep(&own, &directory, (AT, 2)).is_some()
+            })
+        };
+        assert!(keep(&alone, &directory, (AT, 1)).is_none());
+        assert!(other.join().unwrap());
+    });
+}
+
+/// As `Cache::keep` has it, in the cache for an arena.
+fn keep((gate, standing): &(Gate, Standing), directory: &Directory, (at, arena): (u64, u32)) -> Option<()> {
+    let _pass = gate.enter()?;
+    let spot = directory.spot(at)?;
+    let (look, marks) = (spot.look(), Marks::of(arena));
+    match look.class(&marks) {
+        Some(class) => spot.keep_small(class, standing).map(drop),
+        None => look.keep_large(at, &marks, standing, |_| true).map(drop),
+    }
+}
+
+/// As the heap tells the owner of a cache that it is not alone any more.
+fn tell((gate, standing): &(Gate, Standing), marks: &Marks) {
+    Gate::shut_out(std::iter::once(gate), Shut::Told);
+    standing.set(Sole::No, marks);
+    gate.open(Shut::Told);
 }
 
 /// A round of a tape whose blocks lie from `base` on.

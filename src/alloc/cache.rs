@@ -25,6 +25,7 @@ use super::gate::{Gate, Shut};
 use super::lists::{Excess, Kept, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
+use super::standing::Standing;
 use super::tape::{NO_PART, Tape};
 use crate::backend::sparse::Site;
 use crate::base::units::{Addr, StreamHandle};
@@ -44,40 +45,42 @@ pub struct Counts {
     pub kept: u64,
 }
 
-/// The cache.
+/// The cache. What nearly every call needs is on its first two lines of the processor's.
 #[derive(Debug)]
-#[repr(align(128))] // its owner writes it at every call: no other thread's memory is beside it
+#[repr(C, align(128))] // its owner writes it at every call: no other thread's memory is beside it
 pub struct Cache {
     /// Who may work on it.
     pub gate: Gate,
-    /// The one thread that calls `take` and `keep`.
-    pub owner: ThreadId,
-    /// The stream that it is for, as calls name it.
-    pub stream: StreamHandle,
-    /// The stream's.
-    pub arena: u32,
+    /// Whether the owner is alone.
+    pub standing: Standing,
     /// By what the directory tells its blocks.
     pub(super) marks: Marks,
-    /// Grains of the longest block to keep.
-    most: AtomicU64,
-    pub(super) directory: Directory,
-    /// The pool's.
-    pub(super) tape: Arc<Tape>,
-    /// Which of its streams the cache is for. Changed while the gate is shut.
-    pub(super) part: AtomicU64,
-    /// The stream's.
-    pub(super) depot: Arc<Depot>,
     /// The number of the latest free on the stream; for `COMMON`, which has none, what 0 comes after.
     clock: Arc<AtomicU64>,
-    pub(super) lists: Lists,
     pub(super) bytes: AtomicU64,
     low: AtomicU64,
     /// The most bytes to keep, beside the long block.
     limit: AtomicU64,
     taken: AtomicU64,
     kept: AtomicU64,
+    /// Grains of the longest block to keep.
+    most: AtomicU64,
     /// Blocks that came from others, less those that others got.
     moved: AtomicU64,
+    /// Which of its streams the cache is for. Changed while the gate is shut.
+    pub(super) part: AtomicU64,
+    pub(super) lists: Lists,
+    pub(super) directory: Directory,
+    /// The pool's.
+    pub(super) tape: Arc<Tape>,
+    /// The stream's.
+    pub(super) depot: Arc<Depot>,
+    /// The one thread that calls `take` and `keep`.
+    pub owner: ThreadId,
+    /// The stream that it is for, as calls name it.
+    pub stream: StreamHandle,
+    /// The stream's.
+    pub arena: u32,
     /// The last batch could not be kept as a whole.
     in_part: AtomicBool,
 }
@@ -96,6 +99,7 @@ impl Cache {
             stream: StreamHandle::default(),
             arena: COMMON,
             marks: Marks::of(COMMON),
+            standing: Standing::of(&Marks::of(COMMON)),
             most: AtomicU64::new(0),
             directory,
             tape,
@@ -123,6 +127,7 @@ impl Cache {
     ) {
         (self.owner, self.stream, self.arena, self.depot) = (owner, stream, arena, depot);
         self.marks = Marks::of(arena);
+        self.standing = Standing::of(&self.marks);
         if arena != COMMON {
             self.clock = clock;
         }
@@ -140,10 +145,8 @@ impl Cache {
 
     /// May the owner keep this block when it is freed? The same kind of look.
     pub fn may_keep(&self, at: u64) -> bool {
-        self.has_room()
-            && self
-                .directory
-                .may_keep(at, &self.marks, |grains| self.fits(grains))
+        let fits = |grains| self.fits(grains);
+        self.has_room() && self.directory.may_keep(at, &self.marks, fits)
     }
 
     /// The owner takes a block for a request. None: it has none, or must not now.
@@ -213,7 +216,8 @@ impl Cache {
     /// The same for one of no slab.
     #[inline(always)]
     pub(super) fn begin_larger(&self, Larger { at, grains, site }: Larger) -> (u64, u64) {
-        self.directory.hand_out_large((at, site), grains, &self.marks);
+        self.directory
+            .hand_out_large((at, site), grains, self.standing.handed_out());
         (at, grains * GRAIN)
     }
 
@@ -334,47 +338,57 @@ impl Cache {
         if !self.has_room() {
             return None;
         }
-        let site = spot.keep_small(class, self.gate.is_sole())?;
+        let site = spot.keep_small(class, &self.standing)?;
         self.lists.push_small(class, (at, site), self.seq());
         Some(self.gain(Piece::Small { class }))
     }
 
     /// The same for one of no slab.
-    fn put_any(&self, at: u64, look: Look) -> Option<u64> {
+    #[inline(always)]
+    pub(super) fn put_any(&self, at: u64, look: Look) -> Option<u64> {
         match look.is_longer(self.lists.long_from()) {
-            true => self.put_long(at, look),
-            false if self.lists.has_latest() => self.put_next(at, look),
-            false => self.put_latest(at, look),
+            true => self.put_long(at, look, false),
+            false if self.lists.has_latest() => self.put_next(at, look, false),
+            false => self.put_latest(at, look, false),
         }
     }
 
-    /// The same for a long one.
+    /// The same for a long one, which is known to be its `own` or may be any.
     #[inline(always)]
-    pub(super) fn put_long(&self, at: u64, look: Look) -> Option<u64> {
+    pub(super) fn put_long(&self, at: u64, look: Look, own: bool) -> Option<u64> {
         match self.lists.long_bytes() {
-            0 => self.put_larger(at, look, Lists::set_long),
+            0 => self.put_larger(at, look, own, Lists::set_long),
             _ => None,
         }
     }
 
     /// The same for one that is not, where none came last.
     #[inline(always)]
-    pub(super) fn put_latest(&self, at: u64, look: Look) -> Option<u64> {
+    pub(super) fn put_latest(&self, at: u64, look: Look, own: bool) -> Option<u64> {
         self.has_bytes()
-            .then(|| self.put_larger(at, look, Lists::set_latest))?
+            .then(|| self.put_larger(at, look, own, Lists::set_latest))?
     }
 
     /// The same where one did.
     #[inline(always)]
-    pub(super) fn put_next(&self, at: u64, look: Look) -> Option<u64> {
+    pub(super) fn put_next(&self, at: u64, look: Look, own: bool) -> Option<u64> {
         self.has_room()
-            .then(|| self.put_larger(at, look, Lists::set_next))?
+            .then(|| self.put_larger(at, look, own, Lists::set_next))?
     }
 
     #[inline(always)]
-    fn put_larger(&self, at: u64, look: Look, put: impl FnOnce(&Lists, Larger, u64)) -> Option<u64> {
-        let most = self.most.load(Relaxed);
-        let grains = look.keep_large(at, &self.marks, self.gate.is_sole(), |grains| grains <= most)?;
+    fn put_larger(
+        &self,
+        at: u64,
+        look: Look,
+        own: bool,
+        put: impl FnOnce(&Lists, Larger, u64),
+    ) -> Option<u64> {
+        let fits = |grains| grains <= self.most.load(Relaxed);
+        let grains = match own {
+            true => look.keep_own(at, fits),
+            false => look.keep_large(at, &self.marks, &self.standing, fits),
+        }?;
         let site = look.site();
         put(&self.lists, Larger { at, grains, site }, self.seq());
         Some(self.gain(Piece::Large { grains }))

@@ -1,6 +1,6 @@
 //! What every thread may know of a pool's blocks without a lock: which are live, how long they are, and which of them
 //! their owner's thread may keep when they are freed. It decides between two frees of the same block, whoever comes
-//! first: a block leaves its state by a compare-and-swap, or, where one thread alone calls the pool (`sole`), by a load and a store.
+//! first: a block leaves its state by a compare-and-swap, or, where nobody else can free it at that moment (`sole`), by a load and a store.
 //!
 //! Addresses are divided into *cells* of 32 KiB. A block outside slabs is longer than a cell, so at most one begins in
 //! each, and the cell's word says all of it. The words of the cells of a slab's run say whose it is and its class. The
@@ -16,7 +16,8 @@
 //!
 //! The arena of a block is the one whose cache handed it out last, `COMMON` if the heap did: work queued on that stream
 //! before may still use it. If the heap did, `owed` says that such work may be left as well: then, and if there is an arena, a
-//! free on a stream that is never at work says nothing of that, and concerns the heap.
+//! free on a stream that is never at work says nothing of that, and concerns the heap. If a cache did, `owed` says that its owner alone
+//! frees such blocks (`sole`): a free on another stream concerns the heap.
 //!
 //! Invariants: a block has a state other than `GONE` if and only if the heap has it as live; it is `KEPT` if and only
 //! if it is in one thread's cache.
@@ -51,8 +52,11 @@ pub const ARENAS: u32 = 0xffff;
 
 const STATE_SHIFT: u32 = 7;
 const STATE: u64 = 3 << STATE_SHIFT;
-/// The heap made it of memory whose stream was not known to have completed its work there.
+/// If the heap handed it out: of memory whose stream was not known to have completed its work there. If a cache did: one of an owner who
+/// alone frees what its stream's caches hand out.
 const OWED: u64 = 1 << 9;
+/// Whose a block is that such a cache handed out.
+const RESERVED: u64 = OWED | (ARENAS as u64) << ARENA_SHIFT;
 const RUN: u64 = 1 << 6;
 const FIRST: u64 = 63;
 const ARENA_SHIFT: u32 = 10;
@@ -155,6 +159,8 @@ pub struct Marks {
     slabs: u64,
     /// That of a live block which its cache hands out, beside where and how long it is.
     plain: u64,
+    /// The same if the cache's owner alone frees it.
+    own: u64,
     /// What is looked at where a block of no slab is to be kept: it must be as `PLAIN` says, and nothing else.
     kept_if: u64,
 }
@@ -166,23 +172,55 @@ impl Marks {
     pub const fn of(arena: u32) -> Marks {
         // nobody says what work is left where another arena's cache or the heap handed it out, for a stream that is never at work
         let settled = match arena {
-            COMMON => OWED | (ARENAS as u64) << ARENA_SHIFT,
+            COMMON => RESERVED,
             _ => 0,
+        };
+        // of what everybody's hands out `OWED` says something else: it is given a word that none has
+        let own = match arena {
+            COMMON => RESERVED,
+            _ => OWED | (arena as u64) << ARENA_SHIFT,
         };
         Marks {
             slabs: slabs_of(arena),
             plain: (arena as u64) << ARENA_SHIFT | PLAIN,
+            own: own | PLAIN,
             kept_if: STATE | RUN | settled,
         }
     }
 
-    /// May its cache keep the block of no slab that begins at an address, if it is the one of this word?
-    #[inline(always)]
-    fn may_keep(&self, word: u64, at: u64) -> bool {
-        // the place of a grain within its cell is part of its address
-        let begins = (word << GRAIN.trailing_zeros() ^ at).is_multiple_of(CELL);
-        begins && word & self.kept_if == PLAIN
+    /// This is said of a block of no slab that its cache hands out, if the owner alone frees it or not.
+    pub const fn handed_out(&self, alone: bool) -> u64 {
+        match alone && self.own != RESERVED | PLAIN {
+            true => self.own,
+            false => self.plain,
+        }
     }
+
+    /// Is that said by the word of a live block of no slab, if the owner alone frees it?
+    #[inline(always)]
+    fn is_own(&self, word: u64) -> bool {
+        (word ^ self.own) & (STATE | RUN | RESERVED) == 0
+    }
+
+    /// Or does it say so of the owner of another arena's cache?
+    #[inline(always)]
+    fn is_anothers(&self, word: u64) -> bool {
+        let whose = word & RESERVED;
+        whose & OWED != 0 && whose != OWED && whose != self.own & RESERVED
+    }
+
+    /// May its cache keep a block of no slab, if it is the one of this word?
+    #[inline(always)]
+    fn may_keep(&self, word: u64) -> bool {
+        word & self.kept_if == PLAIN
+    }
+}
+
+/// Does a block of no slab begin at an address, if one does in the cell of this word?
+#[inline(always)]
+fn begins(word: u64, at: u64) -> bool {
+    // the place of a grain within its cell is part of its address
+    (word << GRAIN.trailing_zeros() ^ at).is_multiple_of(CELL)
 }
 
 /// The states of all blocks of a pool. A clone is the same one, nearer to whoever has it.
@@ -300,7 +338,9 @@ impl Directory {
     pub fn may_keep(&self, at: u64, marks: &Marks, fits: impl FnOnce(u64) -> bool) -> bool {
         match self.place(at) {
             None => false,
-            Some(Place::Large(_, word)) => marks.may_keep(word, at) && fits(word >> GRAINS_SHIFT),
+            Some(Place::Large(_, word)) => {
+                begins(word, at) && marks.may_keep(word) && fits(word >> GRAINS_SHIFT)
+            }
             Some(Place::Small(byte, word)) => {
                 word & WHOSE == marks.slabs && state_of(byte.load(Ordering::Relaxed)) == State::Plain
             }
@@ -354,12 +394,12 @@ impl Directory {
         }
     }
 
-    /// The same of a block of no slab, by the cache that these marks are of.
+    /// The same of a block of no slab, by the cache that says this of it.
     #[inline(always)]
-    pub fn hand_out_large(&self, (at, site): (u64, Site), grains: u64, marks: &Marks) {
+    pub fn hand_out_large(&self, (at, site): (u64, Site), grains: u64, handed_out: u64) {
         debug_assert_eq!(self.cell(at).map(Site::of), Some(site), "the word of {at:#x}");
         let cell: &AtomicU64 = self.table.element(site);
-        cell.store(large(at, grains) | marks.plain, Ordering::Release);
+        cell.store(large(at, grains) | handed_out, Ordering::Release);
     }
 
     /// The heap has made a block outside slabs, of so many bytes. `owed`: of memory whose stream may still be at work on it.
@@ -409,6 +449,17 @@ impl Directory {
             sparse::forget_zeros(states);
             number = to;
         }
+    }
+
+    /// The arena whose caches' owner may free the block at an address without a compare-and-swap.
+    pub fn reserved_for(&self, at: u64) -> Option<u32> {
+        let word = match self.place(at)? {
+            Place::Large(_, word) if word & OWED == 0 => return None,
+            // the heap's says something else by it
+            Place::Large(_, word) => (word & RESERVED != OWED).then_some(word)?,
+            Place::Small(_, word) => word,
+        };
+        Some((word >> ARENA_SHIFT) as u32 & ARENAS).filter(|&arena| arena != ARENAS)
     }
 
     /// The free of a live block will concern the heap.
@@ -471,6 +522,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::standing::{Sole, Standing};
 
     /// Between the look at the word and the change of the state, the run may have become another class's: then the state
     /// says so, and nothing is kept.
@@ -483,14 +535,19 @@ mod tests {
         directory.begin_run(at, seen, arena);
         let spot = directory.spot(at).expect("a cell of the pool");
         assert_eq!(spot.look().class(&Marks::of(arena)), Some(seen));
-        for sole in [false, true] {
+        for sole in [Sole::No, Sole::OfStream, Sole::OfPool] {
+            let standing = Standing::of(&Marks::of(arena));
+            standing.set(sole, &Marks::of(arena));
             directory.begin_small(at, now);
-            assert_eq!(spot.keep_small(seen, sole), None);
+            assert_eq!(spot.keep_small(seen, &standing), None);
             assert_eq!(directory.state(at), State::Plain, "it is live still");
             directory.begin_small(at, seen);
-            assert_eq!(spot.keep_small(seen, sole), directory.small(at).map(Site::of));
+            assert_eq!(
+                spot.keep_small(seen, &standing),
+                directory.small(at).map(Site::of)
+            );
             assert_eq!(directory.state(at), State::Kept);
-            assert_eq!(spot.keep_small(seen, sole), None, "a second time");
+            assert_eq!(spot.keep_small(seen, &standing), None, "a second time");
         }
     }
 

@@ -106,7 +106,7 @@ impl Heap {
             cache.gate.shut(Shut::Idle);
         }
         self.caches.all.push(cache.clone());
-        self.see_sole(owner);
+        self.see_sole(&cache);
         self.count_caches();
         Some(cache)
     }

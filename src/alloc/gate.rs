@@ -56,6 +56,8 @@ pub enum Shut {
     Taped = 64,
     /// Another thread's are.
     Away = 128,
+    /// The owner is told something, or waited for.
+    Told = 256,
 }
 
 /// Beside the reasons: the owner needs a fence of its own. So one look finds that neither holds, as it nearly always is.
@@ -72,8 +74,6 @@ pub struct Gate {
     inside: AtomicBool,
     /// Reasons, `FENCED` and `ASKS`.
     shut: AtomicU32,
-    /// The owner alone calls the pool (`sole`).
-    sole: AtomicBool,
 }
 
 impl Default for Gate {
@@ -81,7 +81,6 @@ impl Default for Gate {
         Gate {
             inside: AtomicBool::new(false),
             shut: AtomicU32::new(if is_one_sided() { 0 } else { FENCED }),
-            sole: AtomicBool::new(false),
         }
     }
 }
@@ -197,26 +196,6 @@ impl Gate {
     #[inline(always)]
     pub fn leave(&self) {
         self.inside.store(false, Ordering::Release);
-    }
-
-    /// Does its owner, who is inside or asks for itself, alone call the pool?
-    #[inline(always)]
-    pub fn is_sole(&self) -> bool {
-        self.sole.load(Ordering::Relaxed)
-    }
-
-    /// Its owner does, and says so.
-    pub fn set_sole(&self) {
-        self.sole.store(true, Ordering::Relaxed);
-    }
-
-    /// The owner of all these does not any more: from now on it goes in knowing that.
-    pub fn end_sole<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
-        Gate::shut_out(gates.clone(), Shut::Visit);
-        for gate in gates {
-            gate.sole.store(false, Ordering::Relaxed);
-            gate.open(Shut::Visit);
-        }
     }
 }
 

@@ -6,7 +6,6 @@
 //! and unbacked nodes changes only under the pool's `Grow` lock as well.
 
 use super::ahead::Ahead;
-use super::cache::ThreadId;
 use super::capture::WATCHED;
 use super::coverage::{NOBODY, Part};
 use super::directory::{Directory, State};
@@ -24,6 +23,7 @@ use super::shape::Shape;
 use super::sharing::Sharing;
 use super::size::{GRAIN, WINDOW, class_of, round_up};
 use super::slab::Slabs;
+use super::sole::Soles;
 use super::space::{Found, Space};
 use super::spare::Spare;
 use super::windows::Windows;
@@ -65,8 +65,8 @@ pub struct Heap {
     pub directory: Arc<Directory>,
     /// Caches of threads.
     pub(super) caches: Caches,
-    /// The thread that alone calls, if one does and has caches.
-    pub(super) sole: Option<ThreadId>,
+    /// Threads that are alone.
+    pub(super) soles: Soles,
     /// Arenas by index; `COMMON` first.
     pub arenas: Vec<Option<Box<Arena>>>,
     /// Indices of streams that were forgotten, and how far each had counted: whoever has it next counts on from there.
@@ -153,7 +153,7 @@ impl Heap {
         Heap {
             directory,
             caches: Caches::default(),
-            sole: None,
+            soles: Soles::default(),
             space: Space::new(slot),
             pages: Pages::default(),
             windows: Windows::default(),
@@ -277,6 +277,7 @@ impl Heap {
     #[inline(always)]
     pub fn end(&mut self, block: Block) -> Result<Ended, Error> {
         let start = self.block_start(block);
+        self.see_change(start);
         match self.directory.end(start) {
             Ok(from_cache) => Ok(Ended { block, from_cache }),
             Err(_) => Err(Error::DoubleFree(Addr(start))),
@@ -288,6 +289,12 @@ impl Heap {
         let Ended { block, from_cache } = ended;
         self.note_need();
         self.stats.frees += 1;
+        if let Some(arena) = from_cache
+            && arena != stream
+            && !complete
+        {
+            self.see_free_elsewhere(arena);
+        }
         let bytes = self.block_bytes(block);
         self.set_used(self.stats.used - bytes);
         self.got_back(stream, bytes);

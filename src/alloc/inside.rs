@@ -107,6 +107,12 @@ impl<'a> Inside<'a> {
         look.class(&self.0.marks)
     }
 
+    /// Is it one of no slab that the owner alone may free?
+    #[inline(always)]
+    pub fn is_own(&self, look: Look) -> bool {
+        look.is_own(&self.0.marks, &self.0.standing)
+    }
+
     /// Is it long, if it is a block of no slab?
     #[inline(always)]
     pub fn is_long(&self, look: Look) -> bool {
@@ -125,22 +131,28 @@ impl<'a> Inside<'a> {
         self.0.put_small(at, class, spot)
     }
 
-    /// The same for one of no slab that is not long, where there is no such block.
+    /// The same for its own of no slab that is not long, where there is no such block.
     #[inline(always)]
     pub fn keep_latest(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_latest(at, look)
+        self.0.put_latest(at, look, true)
     }
 
     /// The same where there is one.
     #[inline(always)]
     pub fn keep_next(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_next(at, look)
+        self.0.put_next(at, look, true)
     }
 
     /// The same for a long one.
     #[inline(always)]
     pub fn keep_long(&self, at: u64, look: Look) -> Option<u64> {
-        self.0.put_long(at, look)
+        self.0.put_long(at, look, true)
+    }
+
+    /// The same for any of no slab.
+    #[inline(always)]
+    pub fn keep_any(&self, at: u64, look: Look) -> Option<u64> {
+        self.0.put_any(at, look)
     }
 }
 

@@ -42,7 +42,7 @@ impl Heap {
     /// Offers a block to other processes, under the same number each time.
     pub fn offer(&mut self, block: Block) -> u64 {
         let start = self.block_start(block);
-        self.directory.set_special(start);
+        self.make_special(start);
         let next = self.offers + 1;
         let loan = &mut self.users_of(start).loan;
         if loan.number == 0 {

@@ -73,7 +73,7 @@ impl Heap {
     /// The block is used on a stream, too.
     pub fn record_use(&mut self, block: Block, by: User) {
         let start = self.block_start(block);
-        self.directory.set_special(start);
+        self.make_special(start);
         let users = self.users_of(start);
         match users.streams.iter_mut().find(|user| user.line == by.line) {
             Some(user) => user.reach = by.reach,
@@ -113,7 +113,7 @@ impl Heap {
         self.host_has_used(index);
         let number = self.arena_mut(index).tick(0);
         let start = self.block_start(block);
-        self.directory.set_special(start);
+        self.make_special(start);
         self.users_of(start).wait_for((index, number));
         (index, number)
     }

@@ -64,6 +64,7 @@ mod sole;
 pub mod space;
 pub mod spare;
 pub mod split;
+pub mod standing;
 mod takeover;
 pub mod tape;
 pub mod transit;

@@ -540,6 +540,7 @@ impl Heap {
     /// A wholly free slab is an extent of that arena.
     fn drop_slab(&mut self, id: u32, to: u32) {
         self.unlist_slab(id);
+        self.see_run_end(self.slabs.get(id).owner);
         let slab = self.slabs.all[id as usize].take().expect("a slab");
         self.slabs.spare.push(id);
         self.slabs.blocks -= usize::from(slab.blocks);

@@ -394,19 +394,23 @@ fn free_from(
         Err(refused) => return free_by_heart(pool, ptr, on, refused),
     };
     let Some(spot) = Spot::of(at, whole) else {
-        drop(inside);
-        return free_missed(pool, ptr, on);
+        return freed(pool, ptr, on, inside, false);
     };
     let look = spot.look();
     let Some(class) = inside.class(look) else {
         return free_larger(pool, ptr, on, inside, look);
     };
-    match inside.keep_small(at, class, spot) {
-        Some(_) => weir_status::WEIR_OK,
-        None => {
-            drop(inside);
-            free_missed(pool, ptr, on)
-        }
+    let kept = inside.keep_small(at, class, spot);
+    freed(pool, ptr, on, inside, kept.is_some())
+}
+
+/// What is left of a free if the cache has not kept the block.
+#[inline(always)]
+fn freed<I>(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream, inside: I, kept: bool) -> weir_status {
+    drop(inside);
+    match kept {
+        true => weir_status::WEIR_OK,
+        false => free_missed(pool, ptr, on),
     }
 }
 
@@ -427,13 +431,8 @@ extern "C" fn free_by_heart(
     on: weir_stream,
     refused: Refused<'_>,
 ) -> weir_status {
-    match refused.replay_free(addr(ptr).0) {
-        Some(_) => weir_status::WEIR_OK,
-        None => {
-            drop(refused);
-            free_missed(pool, ptr, on)
-        }
-    }
+    let replayed = refused.replay_free(addr(ptr).0);
+    freed(pool, ptr, on, refused, replayed.is_some())
 }
 
 /// As `alloc_larger`.
@@ -445,19 +444,17 @@ extern "C" fn free_larger(
     inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
+    if !inside.is_own(look) {
+        return free_any(pool, ptr, on, inside, look);
+    }
     if inside.is_long(look) {
         return free_long(pool, ptr, on, inside, look);
     }
     if inside.has_latest() {
         return free_next(pool, ptr, on, inside, look);
     }
-    match inside.keep_latest(addr(ptr).0, look) {
-        Some(_) => weir_status::WEIR_OK,
-        None => {
-            drop(inside);
-            free_missed(pool, ptr, on)
-        }
-    }
+    let kept = inside.keep_latest(addr(ptr).0, look);
+    freed(pool, ptr, on, inside, kept.is_some())
 }
 
 /// As `alloc_near`.
@@ -469,13 +466,8 @@ extern "C" fn free_next(
     inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
-    match inside.keep_next(addr(ptr).0, look) {
-        Some(_) => weir_status::WEIR_OK,
-        None => {
-            drop(inside);
-            free_missed(pool, ptr, on)
-        }
-    }
+    let kept = inside.keep_next(addr(ptr).0, look);
+    freed(pool, ptr, on, inside, kept.is_some())
 }
 
 /// As `alloc_long`.
@@ -487,13 +479,21 @@ extern "C" fn free_long(
     inside: Inside<'_>,
     look: Look<'_>,
 ) -> weir_status {
-    match inside.keep_long(addr(ptr).0, look) {
-        Some(_) => weir_status::WEIR_OK,
-        None => {
-            drop(inside);
-            free_missed(pool, ptr, on)
-        }
-    }
+    let kept = inside.keep_long(addr(ptr).0, look);
+    freed(pool, ptr, on, inside, kept.is_some())
+}
+
+/// What `free_larger` goes on with where others may free the block as well.
+#[inline(never)]
+extern "C" fn free_any(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+    inside: Inside<'_>,
+    look: Look<'_>,
+) -> weir_status {
+    let kept = inside.keep_any(addr(ptr).0, look);
+    freed(pool, ptr, on, inside, kept.is_some())
 }
 
 /// As `alloc_missed`.

@@ -40,7 +40,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn books_as_they_are(&self) -> RankedGuard<'_, Heap> {
         let mut heap = self.heap.lock();
-        heap.see_caller(this_thread);
+        heap.see_caller(this_thread());
         if heap.has_waited() {
             heap.note_wait();
         }

@@ -137,6 +137,11 @@ impl ThreadCache {
         self.backend.usable()
     }
 
+    /// Does its owner, who asks, alone free the blocks of its stream?
+    pub fn is_sole(&self) -> bool {
+        self.cache.standing.is_sole()
+    }
+
     /// Does it serve nobody any more?
     pub fn is_ended(&self) -> bool {
         self.cache.gate.is_shut(Shut::Ended)

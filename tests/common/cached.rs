@@ -52,6 +52,7 @@ pub fn keep_quick(cache: &Cache, at: Addr) -> Option<u64> {
     let look = spot.look();
     match inside.class(look) {
         Some(class) => inside.keep_small(at.0, class, spot),
+        None if !inside.is_own(look) => inside.keep_any(at.0, look),
         None if inside.is_long(look) => inside.keep_long(at.0, look),
         None if inside.has_latest() => inside.keep_next(at.0, look),
         None => inside.keep_latest(at.0, look),

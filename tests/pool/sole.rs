@@ -1,14 +1,19 @@
 //! A thread that alone calls a pool, and others that come while it is at work: each block is freed once.
 
 use crate::common::cached::{STREAM, alloc, cache, free, keep_quick, pool};
+use crate::common::device::Device;
 use crate::common::random::Random;
 use crate::common::{K, M, config};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use weir::base::error::Error;
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
 use weir::pool::{Pool, ThreadCache};
+
+const OTHER: StreamHandle = StreamHandle(9);
 
 fn declared() -> Config {
     Config {
@@ -139,4 +144,166 @@ fn threads_that_come_one_after_the_other() {
     }
     let stats = pool.stats().expect("stats");
     assert_eq!((stats.used, stats.allocations), (0, stats.frees));
+}
+
+/// A pool whose streams may be at work, so that each has what it freed.
+fn with_streams() -> Pool {
+    let pool = Pool::new(declared(), Device::new(1)).expect("a pool");
+    let at = pool.alloc(1, 0, STREAM).expect("a block");
+    pool.free(at, STREAM).expect("a live block");
+    pool
+}
+
+/// Another thread, with a stream and a cache of its own, which frees each block that it is given, and says whether it could: until there
+/// are no more to come.
+fn beside<'s>(scope: &'s thread::Scope<'s, '_>, pool: &'s Pool) -> (Sender<Addr>, Receiver<bool>) {
+    let ((give, given), (tell, told)) = (channel(), channel());
+    let (ready, is_ready) = channel();
+    scope.spawn(move || {
+        let own = pool.open_cache(OTHER).expect("a cache");
+        assert!(own.is_sole());
+        ready.send(()).expect("somebody waits");
+        for at in given {
+            let quick = own.quick().and_then(|own| keep_quick(own, at)).is_some();
+            let freed = quick || pool.free_beside(Some(&own), at, OTHER).is_ok();
+            tell.send(freed).expect("somebody waits");
+        }
+        pool.close_cache(&own);
+    });
+    is_ready.recv().expect("a cache");
+    (give, told)
+}
+
+/// Blocks of a cache, as it hands them out: they were kept before.
+fn kept(pool: &Pool, cache: &ThreadCache, bytes: u64) -> Addr {
+    let at = alloc(pool, cache, bytes).expect("a block");
+    free(pool, cache, at).expect("a live block");
+    let again = cache.alloc(bytes, 0).expect("what was kept");
+    assert_eq!(again, at);
+    at
+}
+
+#[test]
+fn whoever_frees_anothers_block_finds_what_its_owner_freed_before() {
+    for bytes in [1000, 50 * K, 5 * M] {
+        for other_first in [false, true] {
+            let pool = with_streams();
+            thread::scope(|scope| {
+                let cache = cache(&pool);
+                let (give, told) = beside(scope, &pool);
+                assert!(!pool.is_sole() && cache.is_sole(), "each on its own stream");
+                let at = kept(&pool, &cache, bytes);
+                let quick = || cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
+                assert!(other_first || quick());
+                give.send(at).expect("the thread");
+                assert_eq!(told.recv(), Ok(other_first));
+                if other_first {
+                    assert!(!cache.is_sole(), "it was told");
+                    assert!(!quick());
+                    let freed = free(&pool, &cache, at);
+                    assert!(
+                        matches!(freed, Err(Error::DoubleFree(_) | Error::UnknownPointer(_))),
+                        "{freed:?}"
+                    );
+                }
+                pool.validate();
+            });
+        }
+    }
+}
+
+/// Two threads, each alone on its stream, free the same blocks at the same time: of each block one free is right.
+#[test]
+fn of_two_frees_at_once_one_is_right_where_each_has_its_stream() {
+    let random = &mut Random(3);
+    let mut met = [0, 0];
+    for _ in 0..400 {
+        let pool = &with_streams();
+        let cache = &cache(pool);
+        let (arrived, opened) = (&AtomicU32::new(0), &AtomicU32::new(0));
+        let meet = |at: &AtomicU32| {
+            at.fetch_add(1, Ordering::AcqRel);
+            while at.load(Ordering::Acquire) < 2 {
+                thread::yield_now();
+            }
+        };
+        let all = OnceLock::<Vec<Addr>>::new();
+        let (all, from) = (&all, random.below(40) as usize);
+        let (own, other) = thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                let mine = pool.open_cache(OTHER).expect("a cache");
+                meet(opened);
+                meet(arrived);
+                let freed = all.get().expect("blocks")[from..].iter().map(|&at| {
+                    let quick = mine.quick().and_then(|mine| keep_quick(mine, at));
+                    quick.is_some() || pool.free_beside(Some(&mine), at, OTHER).is_ok()
+                });
+                freed.collect::<Vec<_>>()
+            });
+            meet(opened);
+            // handed out by the cache, so that the other one has to tell it first
+            for at in blocks(pool, cache, random) {
+                free(pool, cache, at).expect("a live block");
+            }
+            assert!(cache.is_sole());
+            all.set(blocks(pool, cache, random)).expect("nothing was there");
+            meet(arrived);
+            let quick = |at| cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
+            let own = all.get().expect("blocks").iter();
+            let own: Vec<_> = own
+                .map(|&at| quick(at) || free(pool, cache, at).is_ok())
+                .collect();
+            (own, other.join().unwrap())
+        });
+        for (number, &own) in own.iter().enumerate() {
+            let other = number >= from && other[number - from];
+            assert!(own != other, "block {number}: {own} and {other}");
+            met[usize::from(other)] += 1;
+        }
+        pool.validate();
+        let stats = pool.stats().expect("stats");
+        assert_eq!((stats.used, stats.allocations), (0, stats.frees));
+    }
+    assert!(met[0] > 0 && met[1] > 0, "{met:?}");
+}
+
+/// A thread that frees on one of its streams what it had for another one is not alone on that any more: from then on its caches keep such
+/// blocks.
+#[test]
+fn blocks_that_go_from_stream_to_stream_are_kept_again() {
+    let pool = with_streams();
+    thread::scope(|scope| {
+        let (cache, second) = (cache(&pool), pool.open_cache(StreamHandle(2)).expect("a cache"));
+        let _other = beside(scope, &pool);
+        assert!(cache.is_sole() && second.is_sole());
+        let at = kept(&pool, &cache, 50 * K);
+        assert!(second.free(at).is_none(), "the books are to hear of it");
+        let freed = pool.free_beside(Some(&second), at, StreamHandle(2));
+        freed.expect("a live block");
+        assert!(!cache.is_sole() && second.is_sole());
+        pool.validate();
+        let at = kept(&pool, &cache, 50 * K);
+        assert!(second.free(at).is_some(), "as if there were one stream");
+        pool.validate();
+    });
+}
+
+/// What another thread says of a block that is used elsewhere, too, its owner hears of.
+#[test]
+fn who_records_a_use_tells_the_owner() {
+    for bytes in [1000, 50 * K] {
+        let pool = &with_streams();
+        thread::scope(|scope| {
+            let cache = cache(pool);
+            let at = kept(pool, &cache, bytes);
+            scope
+                .spawn(move || pool.record_stream(at, OTHER).expect("a live block"))
+                .join()
+                .unwrap();
+            assert!(!cache.is_sole());
+            assert!(cache.free(at).is_none(), "its free concerns the heap");
+            pool.free_beside(Some(&cache), at, STREAM).expect("a live block");
+            pool.validate();
+        });
+    }
 }

@@ -3,14 +3,15 @@
 //! Locks: none, as in the module above.
 
 use super::{
-    CELL, CLASS_SHIFT, Chapter, GRAINS_SHIFT, Marks, STATE, STATE_SHIFT, STATES, State, WHOSE, Where,
+    CELL, CLASS_SHIFT, Chapter, GRAINS_SHIFT, Marks, STATE, STATE_SHIFT, STATES, State, WHOSE, Where, begins,
     byte_of, state_in, word_in,
 };
 use crate::alloc::size::MIN_ALIGN;
+use crate::alloc::standing::Standing;
 use crate::backend::sparse::Site;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Here a state has been read that is about to be written. loom, which does not know of these, is told that others may come between.
+/// Here something has been read of which the next step makes use. loom, which does not know of these, is told that others may come between.
 #[inline(always)]
 fn between() {
     #[cfg(loom)]
@@ -43,13 +44,13 @@ impl<'a> Spot<'a> {
         Look::at(word_in(self.chapter, self.number / (CELL / MIN_ALIGN)))
     }
 
-    /// A slab's block of that class is freed and kept by the cache of its thread, which is the `sole` one that calls the pool or not. Gives
-    /// where its state is. None: its free concerns the heap, or is a mistake.
+    /// A slab's block of that class is freed and kept by the cache of its thread, which alone frees such blocks or does not. Gives where its
+    /// state is. None: its free concerns the heap, or is a mistake.
     #[inline(always)]
-    pub fn keep_small(self, class: usize, sole: bool) -> Option<Site> {
+    pub fn keep_small(self, class: usize, standing: &Standing) -> Option<Site> {
         let (plain, kept) = (byte_of(class, State::Plain), byte_of(class, State::Kept));
         let state = state_in(self.chapter, self.number);
-        let changed = match sole {
+        let changed = match standing.is_sole() {
             true => (state.load(Ordering::Relaxed) == plain).then(|| {
                 between();
                 state.store(kept, Ordering::Release);
@@ -75,6 +76,7 @@ impl<'a> Look<'a> {
     #[inline(always)]
     fn at(cell: &'a AtomicU64) -> Look<'a> {
         let word = cell.load(Ordering::Relaxed);
+        between();
         Look { cell, word }
     }
 
@@ -97,31 +99,54 @@ impl<'a> Look<'a> {
         self.word >> GRAINS_SHIFT > grains
     }
 
-    /// The same of a block of no slab that begins at this address, if it fits: its grains.
+    /// Is it the word of a live block of no slab that the owner of a cache with these marks alone may free, and it is?
+    #[inline(always)]
+    pub fn is_own(&self, marks: &Marks, standing: &Standing) -> bool {
+        marks.is_own(self.word) && standing.is_sole()
+    }
+
+    /// That one is freed and kept if it begins at this address, and fits: its grains. The word was read inside the gate, and nobody else
+    /// changes it.
+    #[inline(always)]
+    pub fn keep_own(&self, at: u64, fits: impl FnOnce(u64) -> bool) -> Option<u64> {
+        let grains = self.word >> GRAINS_SHIFT;
+        (begins(self.word, at) && fits(grains)).then(|| {
+            between();
+            self.cell.store(kept(self.word), Ordering::Release);
+            grains
+        })
+    }
+
+    /// The same of any.
     #[inline(always)]
     pub fn keep_large(
         &self,
         at: u64,
         marks: &Marks,
-        sole: bool,
+        standing: &Standing,
         fits: impl FnOnce(u64) -> bool,
     ) -> Option<u64> {
-        let Look { cell, word } = *self;
-        if !marks.may_keep(word, at) || !fits(word >> GRAINS_SHIFT) {
+        let word = self.word;
+        if !marks.may_keep(word) {
             return None;
         }
-        let kept = word & !STATE | (State::Kept as u64) << STATE_SHIFT;
-        match sole {
-            // the word was read inside the gate, and nobody else changes it
-            true => {
-                between();
-                cell.store(kept, Ordering::Release);
-            }
-            false => drop(
-                cell.compare_exchange(word, kept, Ordering::AcqRel, Ordering::Relaxed)
-                    .ok()?,
-            ),
+        if standing.is_sole_of_pool() || self.is_own(marks, standing) {
+            return self.keep_own(at, fits);
         }
-        Some(word >> GRAINS_SHIFT)
+        let grains = word >> GRAINS_SHIFT;
+        // another thread may be about to free what is its own, too: the heap tells that one first
+        if marks.is_anothers(word) || !begins(word, at) || !fits(grains) {
+            return None;
+        }
+        self.cell
+            .compare_exchange(word, kept(word), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+            .then_some(grains)
     }
+}
+
+/// The word of a block that is kept.
+#[inline(always)]
+fn kept(word: u64) -> u64 {
+    word & !STATE | (State::Kept as u64) << STATE_SHIFT
 }
