@@ -4,6 +4,7 @@ use crate::common::cached::{STREAM, alloc, cache, free, keep_quick, pool};
 use crate::common::device::Device;
 use crate::common::random::Random;
 use crate::common::{K, M, config};
+use std::hint::spin_loop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -229,11 +230,16 @@ fn of_two_frees_at_once_one_is_right_where_each_has_its_stream() {
         };
         let all = OnceLock::<Vec<Addr>>::new();
         let (all, from) = (&all, random.below(40) as usize);
+        // either may be the first, and mostly they meet
+        let most = [200, 20_000][usize::from(random.below(8) == 0)];
+        let late = [random.below(most), random.below(most)];
+        let wait = |turns| (0..turns).for_each(|_| spin_loop());
         let (own, other) = thread::scope(|scope| {
             let other = scope.spawn(move || {
                 let mine = pool.open_cache(OTHER).expect("a cache");
                 meet(opened);
                 meet(arrived);
+                wait(late[0]);
                 let freed = all.get().expect("blocks")[from..].iter().map(|&at| {
                     let quick = mine.quick().and_then(|mine| keep_quick(mine, at));
                     quick.is_some() || pool.free_beside(Some(&mine), at, OTHER).is_ok()
@@ -248,6 +254,7 @@ fn of_two_frees_at_once_one_is_right_where_each_has_its_stream() {
             assert!(cache.is_sole());
             all.set(blocks(pool, cache, random)).expect("nothing was there");
             meet(arrived);
+            wait(late[1]);
             let quick = |at| cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
             let own = all.get().expect("blocks").iter();
             let own: Vec<_> = own
