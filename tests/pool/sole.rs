@@ -6,7 +6,7 @@ use crate::common::random::Random;
 use crate::common::{K, M, config};
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use weir::base::error::Error;
@@ -213,6 +213,25 @@ fn whoever_frees_anothers_block_finds_what_its_owner_freed_before() {
     }
 }
 
+fn flag() -> AtomicBool {
+    AtomicBool::new(false)
+}
+
+fn raise(flag: &AtomicBool) {
+    flag.store(true, Ordering::Release);
+}
+
+/// Goes on within nanoseconds, if it has a processor.
+fn await_flag(flag: &AtomicBool) {
+    for turn in 0.. {
+        match flag.load(Ordering::Acquire) {
+            true => return,
+            false if turn < 10_000 => spin_loop(),
+            false => thread::yield_now(),
+        }
+    }
+}
+
 /// Two threads, each alone on its stream, free the same blocks at the same time: of each block one free is right.
 #[test]
 fn of_two_frees_at_once_one_is_right_where_each_has_its_stream() {
@@ -221,40 +240,33 @@ fn of_two_frees_at_once_one_is_right_where_each_has_its_stream() {
     for _ in 0..400 {
         let pool = &with_streams();
         let cache = &cache(pool);
-        let (arrived, opened) = (&AtomicU32::new(0), &AtomicU32::new(0));
-        let meet = |at: &AtomicU32| {
-            at.fetch_add(1, Ordering::AcqRel);
-            while at.load(Ordering::Acquire) < 2 {
-                thread::yield_now();
-            }
-        };
+        let (opened, ready, begun) = (&flag(), &flag(), &flag());
         let all = OnceLock::<Vec<Addr>>::new();
         let (all, from) = (&all, random.below(40) as usize);
-        // either may be the first, and mostly they meet
-        let most = [200, 20_000][usize::from(random.below(8) == 0)];
-        let late = [random.below(most), random.below(most)];
-        let wait = |turns| (0..turns).for_each(|_| spin_loop());
+        // the second one comes as soon as it sees that
+        let other_first = random.below(2) == 0;
+        let take_turn = move |first: bool| if first { raise(begun) } else { await_flag(begun) };
         let (own, other) = thread::scope(|scope| {
             let other = scope.spawn(move || {
                 let mine = pool.open_cache(OTHER).expect("a cache");
-                meet(opened);
-                meet(arrived);
-                wait(late[0]);
+                raise(opened);
+                await_flag(ready);
+                take_turn(other_first);
                 let freed = all.get().expect("blocks")[from..].iter().map(|&at| {
                     let quick = mine.quick().and_then(|mine| keep_quick(mine, at));
                     quick.is_some() || pool.free_beside(Some(&mine), at, OTHER).is_ok()
                 });
                 freed.collect::<Vec<_>>()
             });
-            meet(opened);
+            await_flag(opened);
             // handed out by the cache, so that the other one has to tell it first
             for at in blocks(pool, cache, random) {
                 free(pool, cache, at).expect("a live block");
             }
             assert!(cache.is_sole());
             all.set(blocks(pool, cache, random)).expect("nothing was there");
-            meet(arrived);
-            wait(late[1]);
+            raise(ready);
+            take_turn(!other_first);
             let quick = |at| cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
             let own = all.get().expect("blocks").iter();
             let own: Vec<_> = own
