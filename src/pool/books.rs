@@ -39,8 +39,9 @@ impl Pool {
     /// The same, though a round may be replayed that they know nothing of: for a call that may be part of it.
     #[inline(always)]
     pub(super) fn books_as_they_are(&self) -> RankedGuard<'_, Heap> {
+        let caller = this_thread(); // before the lock, which others wait for
         let mut heap = self.heap.lock();
-        heap.see_caller(this_thread());
+        heap.see_caller(caller);
         if heap.has_waited() {
             heap.note_wait();
         }
