@@ -120,7 +120,7 @@ impl Heap {
     }
 
     /// The smallest of the pages that a failed call left without an address, if one is large enough.
-    fn loose_page(&self, len: u64) -> Option<PageId> {
+    pub fn loose_page(&self, len: u64) -> Option<PageId> {
         let bytes = |&page: &PageId| self.pages.page(page).bytes;
         let loose = self.pages.loose.iter().copied();
         loose.filter(|page| bytes(page) >= len).min_by_key(bytes)

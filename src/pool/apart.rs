@@ -1,5 +1,6 @@
 //! Growth where pages stay apart: one page that holds the whole of what is needed, mapped where the pool wants it, or
-//! where the device put it. And a look at what other streams freed, before an extent is cut near the limit.
+//! where the device put it, and shorter ones that make way for it. And a look at what other streams freed, before an extent is cut near
+//! the limit.
 
 use super::sources::{PAGE_MAX, PAGE_MIN};
 use super::turn::Turn;
@@ -40,6 +41,29 @@ impl Pool {
         };
         let usual = (!near).then(|| create(usual));
         Ok(usual.into_iter().chain([create(slot)]).collect())
+    }
+
+    /// Before a page for `len` bytes takes the pool beyond what it may hold, wholly free ones make way, which are too short. There is an end
+    /// to it, since a longer one does for shorter requests as well. Not near the limit: what the pool may hold is given there, and all that
+    /// is free goes before a request fails.
+    pub(super) fn make_way(&self, len: u64) -> Result<(), Error> {
+        let heap = self.books()?;
+        let reserved = heap.stats.reserved;
+        let peak = heap.needed.max(heap.used_now() + len);
+        let none_is_made = heap.loose_page(len).is_some();
+        drop(heap);
+        if none_is_made || self.near_limit(peak) {
+            return Ok(());
+        }
+        let page = len.max(self.usual_page_apart(peak));
+        let over = reserved.saturating_add(page).saturating_sub(self.ample(peak));
+        if over > 0 {
+            let recorded = self.cover(|_| true);
+            self.poll(None, true, recorded);
+            // what cannot be given back stays in the pool
+            let _ = self.give_back(reserved.saturating_sub(over), 0);
+        }
+        Ok(())
     }
 
     /// Does a pool that needs so much have to mind memory rather than time?

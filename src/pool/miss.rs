@@ -312,7 +312,10 @@ impl Pool {
             let refusals = self.pressure.refusals();
             let (len, _) = Heap::need(request.bytes, request.align);
             let steps = match self.apart {
-                true => self.steps_apart(len)?,
+                true => {
+                    self.make_way(len)?;
+                    self.steps_apart(len)?
+                }
                 false => self.steps(self.room(len)?),
             };
             let got = self.fill_in_steps(grow, request, said, steps)?;

@@ -1,5 +1,6 @@
 //! Pages that stay apart: every block lies in one of them. And memory that comes with its address, where they must.
 
+use crate::common::random::Random;
 use crate::common::real::end;
 use crate::common::sim::Sim;
 use crate::common::{K, M, SLOT, config};
@@ -122,6 +123,85 @@ fn pages_of_the_wrong_size_are_given_back_before_a_request_fails() {
     assert_eq!(faulty.peak_created_bytes(), 64 * M);
     free(&pool, [all]);
     end(pool, &faulty);
+}
+
+/// Pages of the lengths of these blocks, all of which were in use at once, and now are free.
+fn pages_of(pool: &Pool, blocks: &[u64]) {
+    let blocks: Vec<Addr> = blocks.iter().map(|&bytes| alloc(pool, bytes)).collect();
+    free(pool, blocks);
+}
+
+#[test]
+fn short_pages_make_way_for_a_long_one() {
+    for (pool, faulty) in [apart(0, 0), placed(0)] {
+        pages_of(&pool, &[100 * M; 5]);
+        assert_eq!(reserved(&pool), 500 * M);
+        // as much as was needed before, and less than a page beyond
+        let long = alloc(&pool, 450 * M);
+        assert_eq!(reserved(&pool), 550 * M);
+        // the one that is left does for what fits into it
+        let short = alloc(&pool, 50 * M);
+        assert_eq!((reserved(&pool), faulty.pages()), (550 * M, 2));
+        free(&pool, [long, short]);
+        end(pool, &faulty);
+    }
+}
+
+#[test]
+fn pages_in_use_make_no_way() {
+    for (pool, faulty) in [apart(0, 0), placed(0)] {
+        let kept: Vec<Addr> = (0..5)
+            .flat_map(|_| [alloc(&pool, 99 * M), alloc(&pool, M)])
+            .collect();
+        assert_eq!(reserved(&pool), 500 * M);
+        free(&pool, kept.iter().copied().step_by(2));
+        let long = alloc(&pool, 450 * M);
+        assert_eq!(reserved(&pool), 950 * M, "a block lies in each of the others");
+        free(&pool, kept.into_iter().skip(1).step_by(2).chain([long]));
+        end(pool, &faulty);
+    }
+}
+
+#[test]
+fn below_a_limit_that_is_near_nothing_makes_way() {
+    let (pool, faulty) = apart(999 * M, 0);
+    pages_of(&pool, &[100 * M; 5]);
+    let long = alloc(&pool, 450 * M);
+    assert_eq!(reserved(&pool), 950 * M, "which it may hold");
+    free(&pool, [long]);
+    end(pool, &faulty);
+}
+
+/// Blocks come and go in no order, in phases of short ones, longer ones and long ones: before long the pool holds enough for all of them.
+#[test]
+fn there_is_an_end_to_exchanges() {
+    const LIVE: u64 = 8192 * M;
+    let phases = [(1, 16), (32, 128), (200, 512)];
+    for (pool, faulty) in [apart(0, 0), placed(0)] {
+        let (random, mut live, mut used) = (&mut Random(1), Vec::new(), 0);
+        let mut exchanges = Vec::new();
+        for round in 0..60 {
+            let (least, most) = phases[round % phases.len()];
+            for _ in 0..700 {
+                let bytes = (least + random.below(most - least)) * M;
+                while used + bytes > LIVE {
+                    let (at, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
+                    pool.free(at, HOST).expect("a live block");
+                    used -= bytes;
+                }
+                live.push((pool.alloc(bytes, 0, HOST).expect("a block"), bytes));
+                used += bytes;
+            }
+            pool.validate();
+            exchanges.push(pool.stats().expect("stats").page_releases);
+        }
+        let (first, half, last) = (exchanges[5], exchanges[29], exchanges[59]);
+        assert!(first > 100 && last - half < 30, "{exchanges:?}");
+        let held = pool.stats().expect("stats").reserved_peak;
+        assert!(held < LIVE / 4 * 9, "{} MiB for 8 GiB", held / M);
+        free(&pool, live.into_iter().map(|block| block.0));
+        end(pool, &faulty);
+    }
 }
 
 #[test]
