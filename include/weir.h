@@ -339,7 +339,7 @@ typedef struct {
   uint64_t max_bytes;
   /**
    * Bytes: free memory above this is given back at synchronises that the pool sees, and at frees; with
-   * WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which keeps everything.
+   * WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which is never reached.
    */
   uint64_t release_threshold;
   /**
@@ -368,7 +368,9 @@ typedef struct {
   uint32_t ipc_handle_types;
   /**
    * A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
-   * times the peak in use. Default: 0.025.
+   * times the peak in use. Beyond that, where pages are not moved (WEIR_DEVICE_MEMORY_PLAIN, one_handle_blocks), wholly free
+   * ones that are too short for a request are given back before a longer one is made for it; of plain memory that may wait for
+   * running kernels. Default: 0.025.
    */
   double slack;
   /**
@@ -760,7 +762,7 @@ weir_status weir_pool_squeeze(weir_pool *pool,
                               size_t *released);
 
 /**
- * Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX keeps everything.
+ * Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX is never reached.
  *
  * Errors: the pool errors.
  */

@@ -26,7 +26,7 @@ pub struct weir_pool_options {
     /// Bytes of memory that the pool never exceeds; 0: no limit. Default: 0.
     pub max_bytes: u64,
     /// Bytes: free memory above this is given back at synchronises that the pool sees, and at frees; with
-    /// WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which keeps everything.
+    /// WEIR_DEVICE_MEMORY_PLAIN such a call may wait for running kernels. Default: UINT64_MAX, which is never reached.
     pub release_threshold: u64,
     /// Bytes of memory taken when the pool is created. Default: 0.
     pub initial_bytes: u64,
@@ -43,7 +43,9 @@ pub struct weir_pool_options {
     /// file descriptor for each page. Must be 0 for pinned memory. Default: 0.
     pub ipc_handle_types: u32,
     /// A fraction from 0 to 16: the pool grows rather than moves free pages while it holds at most (1 + slack)
-    /// times the peak in use. Default: 0.025.
+    /// times the peak in use. Beyond that, where pages are not moved (WEIR_DEVICE_MEMORY_PLAIN, one_handle_blocks), wholly free
+    /// ones that are too short for a request are given back before a longer one is made for it; of plain memory that may wait for
+    /// running kernels. Default: 0.025.
     pub slack: f64,
     /// Asked before a request fails; may be NULL. Default: NULL.
     pub on_oom: weir_oom_callback,

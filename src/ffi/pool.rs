@@ -348,7 +348,7 @@ pub unsafe extern "C" fn weir_pool_squeeze(pool: *mut weir_pool, released: *mut 
     })
 }
 
-/// Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX keeps everything.
+/// Sets WEIR_ATTRIBUTE_RELEASE_THRESHOLD to `bytes`; UINT64_MAX is never reached.
 ///
 /// Errors: the pool errors.
 #[unsafe(no_mangle)]
