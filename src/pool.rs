@@ -261,6 +261,7 @@ impl Pool {
         let own = self.still(&mut heap, own, stream);
         if let Some(own) = own {
             heap.take_turn(&own.cache);
+            heap.see_sole_again(&own.cache);
         }
         if self.may_tape() {
             heap.watch_rounds(own.filter(|_| align == 0).map(|own| &own.cache));

@@ -326,3 +326,63 @@ fn who_records_a_use_tells_the_owner() {
         });
     }
 }
+
+/// A stray free of another thread is no habit: whoever has freed many blocks of its own since is alone again.
+#[test]
+fn who_was_disturbed_once_is_alone_again() {
+    for bytes in [1000, 50 * K] {
+        let pool = &with_streams();
+        thread::scope(|scope| {
+            let cache = cache(pool);
+            let (give, told) = beside(scope, pool);
+            give.send(kept(pool, &cache, bytes)).expect("the thread");
+            assert_eq!(told.recv(), Ok(true));
+            assert!(!cache.is_sole());
+            // handed out while it was not alone
+            let before = kept(pool, &cache, bytes);
+            let mut pairs = 0;
+            while !cache.is_sole() {
+                let at = alloc(pool, &cache, bytes).expect("a block");
+                free(pool, &cache, at).expect("a live block");
+                pairs += 1;
+                if pairs % 1000 == 0 {
+                    // the books are asked now and then
+                    let at = alloc(pool, &cache, 30 * M + pairs * K).expect("a block");
+                    free(pool, &cache, at).expect("a live block");
+                    pool.validate();
+                }
+                assert!(pairs < 30_000);
+            }
+            assert!(pairs > 10_000, "{pairs}: at once");
+            // nobody frees either twice
+            let after = kept(pool, &cache, bytes);
+            for at in [before, after] {
+                let quick = || cache.quick().and_then(|cache| keep_quick(cache, at)).is_some();
+                assert!(quick() || free(pool, &cache, at).is_ok());
+                give.send(at).expect("the thread");
+                assert_eq!(told.recv(), Ok(false));
+                pool.validate();
+            }
+        });
+    }
+}
+
+/// Not where another thread has a cache for the stream as well.
+#[test]
+fn who_shares_a_stream_is_not_alone_again() {
+    let pool = &with_streams();
+    let cache = cache(pool);
+    let also = thread::scope(|scope| scope.spawn(|| crate::common::cached::cache(pool)).join().unwrap());
+    assert!(!cache.is_sole() && !also.is_sole());
+    for pairs in 0..30_000 {
+        let at = alloc(pool, &cache, 1000).expect("a block");
+        free(pool, &cache, at).expect("a live block");
+        if pairs % 1000 == 0 {
+            let at = alloc(pool, &cache, 30 * M + pairs * K).expect("a block");
+            free(pool, &cache, at).expect("a live block");
+        }
+    }
+    assert!(!cache.is_sole());
+    pool.close_cache(&also);
+    pool.validate();
+}
