@@ -28,6 +28,10 @@ const PAGE_MIN_QUIET: u64 = 32 << 20;
 const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
 /// ...and up to this from then on.
 const WHOLE: u64 = 256;
+/// The longer pages are the more is lost at the ends of blocks, and slack is what may be: with more of it than usual they are longer, by so
+/// many times the usual length for each usual slack more, up to this share of what the pool needs.
+const LONGER: f64 = 2.0;
+const PAGE_SHARE_LEAST: u64 = 4;
 /// The share for rounds that held too much, and have shed it twice: smaller pages lose less, but each layout takes as many more calls.
 const PAGE_SHARE_SHED: u64 = 2 * PAGE_SHARE;
 /// A page is no larger part of a limit, if the pool has the choice: what is free in the midst of it would be of use for smaller blocks alone.
@@ -154,6 +158,13 @@ impl Pool {
         heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed)
     }
 
+    /// How long pages are that usually are so long, in a pool that needs so much.
+    fn longer(&self, usual: u64, peak: u64) -> u64 {
+        let times = 1.0 + LONGER * (self.config.slack / SLACK - 1.0).max(0.0);
+        let most = (peak / PAGE_SHARE_LEAST).max(usual);
+        ((usual as f64 * times) as u64).min(most)
+    }
+
     /// The smallest and the largest page that a pool creates that needs so much, if it has the choice.
     pub(super) fn page_sizes(&self, peak: u64, heap: &Heap) -> (u64, u64) {
         let slot = self.backend.granularity();
@@ -168,14 +179,19 @@ impl Pool {
             most => PAGE_MIN.min(most / PARTS),
         };
         let least = least.max(slot);
-        let (largest, least, most) = match (self.is_tight(peak), sheds) {
+        let tight = self.is_tight(peak);
+        let (largest, least, most) = match (tight, sheds) {
             (true, _) => (self.page_near_limit(peak), slot, slot),
             (_, 0) if self.is_quiet(heap) => (peak / PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
             (_, 0) => (peak / PAGE_SHARE, least, least),
             (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (peak / PAGE_SHARE, least, least),
             _ => (peak / PAGE_SHARE_SHED, slot, slot),
         };
-        let largest = largest.clamp(least, PAGE_MAX.max(least));
+        let largest = match largest.min(PAGE_MAX) {
+            usual if tight || sheds > 0 => usual,
+            usual => self.longer(usual, peak),
+        };
+        let largest = largest.max(least);
         let largest = 1 << (63 - largest.leading_zeros());
         (largest.min(most), largest)
     }
@@ -209,7 +225,8 @@ impl Pool {
         }
         let stays = |&&(part, _): &&(u64, u64)| heap.stats.frees * part < heap.stats.allocations;
         let staying = WHOLE_STAYING.iter().find(stays).map(|&(_, share)| share);
-        round_up(peak / staying.unwrap_or(WHOLE), self.backend.granularity())
+        let longest = self.longer(peak / staying.unwrap_or(WHOLE), peak);
+        round_up(longest, self.backend.granularity())
     }
 
     /// What rounds that need so much may hold without a doubt that they could do with less. To page-lock memory anew costs too
@@ -382,6 +399,36 @@ mod tests {
         }
         heap.stats.pages_moved = 1; // of one page
         assert_eq!(pool.longest_whole(11_520 * M, &heap), 0);
+    }
+
+    /// With less slack than usual none is made as long as its block.
+    #[test]
+    fn pages_are_longer_where_there_is_more_slack() {
+        for (slack, largest, longest) in [
+            (0.0, 64, 0),
+            (SLACK, 64, 240),
+            (0.05, 128, 720),
+            (0.1, 256, 1680),
+            (16.0, 2048, 2880),
+        ] {
+            let config = Config {
+                slack,
+                ..Config::default()
+            };
+            let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+            let need = 11_520 * M;
+            pool.alloc(M, 0, StreamHandle(0)).expect("memory, which stays");
+            let mut heap = pool.books().expect("its books");
+            assert_eq!(
+                pool.page_sizes(need, &heap),
+                (32 * M, largest * M),
+                "slack {slack}"
+            );
+            assert_eq!(pool.longest_whole(need, &heap), longest * M, "slack {slack}");
+            // what was held too long already is made smaller
+            heap.rest.shed(need);
+            assert_eq!(pool.page_sizes(need, &heap).1, 16 * M, "slack {slack}");
+        }
     }
 
     /// Where an eighth of a limit is needed, or more: the less of it is left the smaller.
