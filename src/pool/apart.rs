@@ -54,18 +54,22 @@ impl Pool {
         let reserved = heap.stats.reserved;
         let peak = heap.needed.max(heap.used_now() + len);
         let none_is_made = heap.loose_page(len).is_some();
+        let looks = heap.reuse.opportunistic;
         drop(heap);
         if none_is_made || self.needs_more_than(WAY, peak) {
             return Ok(());
         }
         let page = len.max(self.usual_page_apart(peak));
         let over = reserved.saturating_add(page).saturating_sub(self.ample(peak));
-        if over > 0 {
+        if over == 0 {
+            return Ok(());
+        }
+        if looks {
             let recorded = self.cover(|_| true);
             self.poll(None, true, recorded);
-            // what cannot be given back stays in the pool
-            let _ = self.give_back(reserved.saturating_sub(over), 0);
         }
+        // what cannot be given back stays in the pool
+        let _ = self.give_back(reserved.saturating_sub(over), 0);
         Ok(())
     }
 

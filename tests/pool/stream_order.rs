@@ -187,6 +187,37 @@ fn work_that_is_done_before_the_free_is_no_exception() {
     finish(pool, &faulty, &[taken, other]);
 }
 
+/// Where pages stay apart a request looks which of them could make way for a longer one: that tells no stream of another's work either.
+#[test]
+fn pages_that_make_way_are_no_exception() {
+    let _alone = alone();
+    for on in [true, false] {
+        let reuse = Reuse {
+            opportunistic: on,
+            ..NONE
+        };
+        let config = Config {
+            blocks_in_one_page: true,
+            ..with(reuse, 0)
+        };
+        let (pool, faulty) = pool(config);
+        let (one, two) = (Stream::new(), Stream::new());
+        let other = take(&pool, &two, 100);
+        let whole = pool.alloc(40 * M, 0, one.0).expect("a block");
+        pool.free(whole, one.0).expect("a live block");
+        let halves = [(); 2].map(|()| take(&pool, &one, 20 * M));
+        one.synchronize();
+        let [kept, done] = halves;
+        pool.free(done.at, one.0).expect("a live block");
+        let long = take(&pool, &two, 44 * M);
+        let before = reserved(&pool);
+        let late = take(&pool, &two, 20 * M);
+        assert_eq!(reserved(&pool) == before, on, "policy on: {on}");
+        late.check(&two);
+        finish(pool, &faulty, &[kept, late, long, other]);
+    }
+}
+
 #[test]
 fn event_dependencies_make_memory_usable_before_its_work_is_done() {
     let _alone = alone();
