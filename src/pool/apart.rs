@@ -46,8 +46,8 @@ impl Pool {
         Ok(usual.into_iter().chain([create(slot)]).collect())
     }
 
-    /// Before a page for `len` bytes takes the pool beyond what it may hold, wholly free ones make way, which are too short. There is an end
-    /// to it, since a longer one does for shorter requests as well. Not where the limit may come near: what the pool may hold is given there,
+    /// Before a page for `len` bytes takes the pool beyond what it may hold, wholly free ones make way, which were too short for it or not known to
+    /// be free when the request looked last. There is an end to it, since a longer one does for shorter requests as well. Not where the limit may come near: what the pool may hold is given there,
     /// and all that is free goes before a request fails.
     pub(super) fn make_way(&self, len: u64) -> Result<(), Error> {
         let heap = self.books()?;
@@ -65,8 +65,7 @@ impl Pool {
             return Ok(());
         }
         if looks {
-            let recorded = self.cover(|_| true);
-            self.poll(None, true, recorded);
+            self.poll_all();
         }
         // what cannot be given back stays in the pool
         let _ = self.give_back(reserved.saturating_sub(over), 0);

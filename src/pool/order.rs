@@ -218,6 +218,12 @@ impl Pool {
         self.confirm(&done, asks)
     }
 
+    /// Covers all that was freed, and makes what is complete everybody's. The caller holds `grow`.
+    pub(super) fn poll_all(&self) {
+        let recorded = self.cover(|_| true);
+        self.poll(None, true, recorded);
+    }
+
     /// The same at a rest, where streams wait for each other: covers all that was freed, and makes it everybody's if all of it is complete.
     /// Which of it is, where not all is, is chance. The caller holds `grow`.
     pub(super) fn poll_whole(&self) -> bool {

@@ -28,8 +28,7 @@ impl Pool {
         self.give_back_chunks(false);
         let _grow = Turn::take(self);
         self.hear_of_graphs();
-        let recorded = self.cover(|_| true);
-        self.poll(None, true, recorded);
+        self.poll_all();
         let mut heap = self.books()?;
         heap.forget_need();
         heap.flush(Whose::All, |_| false);
@@ -69,8 +68,7 @@ impl Pool {
             return;
         }
         let Some(_grow) = Turn::try_take(self) else { return };
-        let recorded = self.cover(|_| true);
-        self.poll(None, true, recorded);
+        self.poll_all();
         let Ok(mut heap) = self.books() else { return };
         let threshold = heap.release_threshold;
         heap.flush(Whose::All, |_| false);
