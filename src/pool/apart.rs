@@ -46,9 +46,9 @@ impl Pool {
         Ok(usual.into_iter().chain([create(slot)]).collect())
     }
 
-    /// Before a page for `len` bytes takes the pool beyond what it may hold, wholly free ones make way, which were too short for it or not known to
-    /// be free when the request looked last. There is an end to it, since a longer one does for shorter requests as well. Not where the limit may come near: what the pool may hold is given there,
-    /// and all that is free goes before a request fails.
+    /// Before a page for `len` bytes takes the pool beyond what it may hold, wholly free ones make way, which were too short for it, or not
+    /// known to be free, when the request looked last. There is an end to it, since a longer one does for shorter requests as well. Not where
+    /// the limit may come near: what the pool may hold is given there, and all that is free goes before a request fails.
     pub(super) fn make_way(&self, len: u64) -> Result<(), Error> {
         let heap = self.books()?;
         let reserved = heap.stats.reserved;
