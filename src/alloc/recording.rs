@@ -14,7 +14,8 @@
 //! a block is told by how many calls ago it came, too.
 //!
 //! The window slides: where a block that lasts from one round to the next has another place each time, rounds may be whole from
-//! another call on. If none is, the window is made twice as long: two blocks may take turns.
+//! another call on. It is one round or several: a block that is kept until the next one is there goes to and fro between two places, and of so
+//! many of a length that are each takes the place that the one before it left, so that all are where they were after one round more.
 //!
 //! No lock of its own: the heap's.
 
@@ -35,8 +36,10 @@ const TRIES: usize = 3;
 pub const TURNS: usize = 4;
 /// ...and of no more calls together, unless there is one.
 const MANY: usize = 1 << 13;
-/// So many blocks that last take turns at most.
-const PLACES: usize = 2;
+/// Blocks that last are where they were after so many rounds at most, if these are no more than so many calls.
+const PLACES: usize = 16;
+/// They are led to where they were so many rounds ago at most, whose calls may be more.
+const LED: usize = 2;
 /// To map a page costs as much as to record so many calls, and more.
 const DEAR: u64 = 64;
 /// Whether blocks have changed places is looked at so often in a window.
@@ -48,13 +51,16 @@ const SOON: usize = 64;
 #[derive(Debug, Default)]
 pub struct Recording {
     notes: VecDeque<Note>,
-    /// Notes that are kept, and of a round as it was first seen.
+    /// Notes of the window, or of where blocks are led until there is one, and of a round as it was first seen.
     window: usize,
     round: usize,
+    /// Notes that are kept once it is known how many calls a round has.
+    kept: usize,
     /// Notes that were made.
     made: usize,
-    /// Notes when the window got its length.
+    /// Notes when the window got its length, or since when so many were made in vain, and how many more are worth it.
     since: usize,
+    tries: usize,
     /// How many calls a round has is known: they are so long ago.
     exact: bool,
     /// They were not found after so many rounds.
@@ -75,11 +81,12 @@ pub struct Recording {
     guide: Option<Guide>,
     /// By which calls blocks came that are in use.
     came: FxHashMap<u64, usize>,
-    /// Hashes of the blocks that came in the window less those of the blocks that went, once its length is known: 0 if the same
-    /// places are in use.
+    /// Hashes of the blocks that came less those of the blocks that went, once it is known how many calls a round has...
     sum: u64,
+    /// ...and what they were before each note: the same if the same places are in use.
+    sums: VecDeque<u64>,
     /// What is done by the window's calls, once it is repeated.
-    sums: Sums,
+    repeated: Sums,
     /// Whether these are the same blocks, or as many calls as was thought, is not looked at until so many notes were made.
     look_from: usize,
 }
@@ -124,7 +131,7 @@ impl Recording {
     /// Notes that are kept at most: a free allocates nothing.
     fn most(&self) -> usize {
         match self.exact {
-            true => self.window,
+            true => self.kept,
             false => {
                 let about = (self.turns + 1) * self.round;
                 about + near(about) + 2 * LAST
@@ -133,16 +140,18 @@ impl Recording {
     }
 
     fn make_room(&mut self) {
-        self.notes.reserve(self.most() + 1 - self.notes.len());
+        let more = self.most() + 1 - self.notes.len();
+        self.notes.reserve(more);
+        if self.exact {
+            self.sums.reserve(more);
+        }
     }
 
     /// Notes a call on one of the round's streams. A block's free is noted before, and all else after it was done.
     pub fn note(&mut self, step: Step, part: usize, block: Extent, changes: Changes) {
-        if self.notes.len() == self.most()
-            && let Some(oldest) = self.notes.pop_front()
-            && self.exact
-        {
-            self.sum = self.sum.wrapping_sub(oldest.change());
+        if self.notes.len() == self.most() {
+            self.notes.pop_front();
+            self.sums.pop_front();
         }
         if self.changes.removed != changes.removed {
             self.removed = self.made;
@@ -158,10 +167,10 @@ impl Recording {
             Step::Free { at, .. } => self.came.remove(&at).map(|came| self.made - came),
         };
         let note = Note::new(step, block, age).on(part);
-        if self.exact {
-            self.sum = self.sum.wrapping_add(note.change());
-        }
         self.notes.push_back(note);
+        if self.exact {
+            self.add(note);
+        }
         if let Some(guide) = &mut self.guide {
             guide.follow(step, part);
         }
@@ -169,15 +178,30 @@ impl Recording {
         self.made += 1;
     }
 
-    /// The window has so many calls from now on.
+    fn add(&mut self, note: Note) {
+        self.sums.push_back(self.sum);
+        self.sum = self.sum.wrapping_add(note.change());
+    }
+
+    /// Blocks are led to where they were so many calls ago from now on, and windows may be whole.
     fn set_window(&mut self, window: usize) {
-        (self.window, self.exact, self.since) = (window, true, self.made);
-        self.before_tries = self.changes.all();
-        let more = self.notes.len().saturating_sub(window);
-        self.notes.drain(..more);
+        let known = mem::replace(&mut self.exact, true);
+        self.window = window;
+        self.kept = window.max((MANY / self.round).min(PLACES) * self.round);
+        self.begin_tries();
+        self.keep(self.kept);
+        if !known {
+            self.sums.reserve(self.kept + 1);
+            (0..self.notes.len()).for_each(|number| self.add(self.notes[number]));
+        }
         self.make_room();
-        self.sum = self.notes.iter().map(Note::change).fold(0, u64::wrapping_add);
         (self.alike, self.look_from) = (false, 0);
+    }
+
+    /// So many notes are kept, the latest.
+    fn keep(&mut self, most: usize) {
+        self.notes.drain(..self.notes.len().saturating_sub(most));
+        self.sums.drain(..self.sums.len().saturating_sub(most));
     }
 
     /// The block that the same call got in the round before, if this is the same: so many bytes are asked for on that stream.
@@ -200,27 +224,45 @@ impl Recording {
     }
 
     /// Before an allocation: have there been as many calls as a round had, and are the blocks in use those before them? The next ones may be
-    /// the same again, of which the first that differs will tell.
-    pub fn guesses_round(&mut self, changes: Changes) -> bool {
-        let stayed = self.removed == 0 && self.changes.removed == changes.removed && self.vain == 0;
+    /// the same again, of which the first that differs will tell. Not if pages were to be given back, and some were mapped or unmapped.
+    pub fn guesses_round(&mut self, changes: Changes, sheds: bool) -> bool {
         let now = !self.exact && self.made == self.round;
-        if !now || mem::replace(&mut self.guessed, true) {
+        if !now || mem::replace(&mut self.guessed, true) || sheds && self.has_moved(changes, self.made) {
             return false;
         }
+        let stayed = self.removed == 0 && self.changes.removed == changes.removed && self.vain == 0;
         stayed && self.difference(self.made).iter().all(Vec::is_empty)
     }
 
-    /// The same: is the window whole, are all mappings still there that were at any time, and was no stream found at work?
-    pub fn is_whole(&mut self, changes: Changes) -> bool {
-        let same = self.exact && self.notes.len() == self.window && self.sum == 0;
-        let stayed = self.changes.removed == changes.removed && self.removed.max(self.vain) <= self.first();
-        if !same || self.made < self.look_from || self.alike && !stayed {
+    /// The same: is a window whole, are all mappings still there that were at any time, and was no stream found at work? Then it is all that is
+    /// known. Not if pages were to be given back, and some were mapped or unmapped in it.
+    pub fn is_whole(&mut self, changes: Changes, sheds: bool) -> bool {
+        if !self.exact || self.made < self.look_from {
             return false;
         }
-        let whole = self.difference(self.window).iter().all(Vec::is_empty);
-        self.alike |= whole;
-        self.look_from = self.made + self.window / SELDOM;
-        whole && stayed
+        let since = self.removed.max(self.vain);
+        let stayed = |window: usize| self.changes.removed == changes.removed && since <= self.made - window;
+        let notes = self.notes.len();
+        let (mut window, mut windows, mut looked, mut whole) = (self.round, 0, 0, None);
+        while window <= notes && whole.is_none() {
+            let may = !(sheds && self.has_moved(changes, window)) && (!self.alike || stayed(window));
+            if may && self.sums[notes - window] == self.sum {
+                looked += window;
+                let differs = difference(self.notes.range(notes - window..), true);
+                whole = differs.iter().all(Vec::is_empty).then_some(window);
+            }
+            (window, windows) = (window + self.round, windows + 1);
+        }
+        // at one window each time, at several as seldom as they are many
+        self.look_from = self.made + (looked / SELDOM).max(windows);
+        let Some(window) = whole else { return false };
+        let stayed = stayed(window);
+        self.alike = true;
+        if stayed {
+            self.window = window;
+            self.keep(window);
+        }
+        stayed
     }
 
     /// One of the round's streams was found at work by another one, as it would be again: then what that took over is not there.
@@ -233,9 +275,9 @@ impl Recording {
         self.made - self.notes.len()
     }
 
-    /// Were pages mapped or unmapped among these calls?
-    pub fn has_moved(&self, changes: Changes) -> bool {
-        self.changes != changes || self.changed > self.first()
+    /// Were pages mapped or unmapped among so many calls, the latest?
+    fn has_moved(&self, changes: Changes, calls: usize) -> bool {
+        self.changes != changes || self.changed > self.made - calls
     }
 
     /// Is it worth recording more?
@@ -244,17 +286,40 @@ impl Recording {
             return self.finds_period();
         }
         let (tried, longer) = (self.made - self.since, 2 * self.window);
-        let enough = tried >= TRIES * self.window;
-        let may_be_longer = !self.alike && !self.is_guided() && longer <= (PLACES * self.round).min(STEPS);
-        if enough && may_be_longer {
+        if tried < self.tries {
+            return true;
+        }
+        let may_be_longer = !self.alike && !self.is_guided() && longer <= (LED * self.round).min(STEPS);
+        if may_be_longer {
             self.set_window(longer); // what lasts may take turns
-        } else if enough {
-            let (all, before) = (self.changes.all(), self.before_tries);
-            (self.since, self.before_tries) = (self.made, all);
-            let moved = all - before;
-            return moved * DEAR > tried as u64;
+            return true;
+        }
+        let (all, before) = (self.changes.all(), self.before_tries);
+        let moves = (all - before) * DEAR > tried as u64;
+        if moves {
+            self.begin_tries();
+        } else if all == before && self.tries < self.kept && self.is_level() {
+            self.tries = self.kept; // they may be where they were after some more rounds
+        } else {
+            return false;
         }
         true
+    }
+
+    /// So many notes are worth it from now on.
+    fn begin_tries(&mut self) {
+        (self.since, self.before_tries) = (self.made, self.changes.all());
+        self.tries = TRIES * self.window.min(LED * self.round);
+    }
+
+    /// Was as much freed as allocated in the last round? Then all blocks that last may be where they were after some more.
+    fn is_level(&self) -> bool {
+        let last = self.notes.range(self.notes.len().saturating_sub(self.round)..);
+        let change = |note: &Note| match note.step() {
+            Step::Alloc { .. } => note.bytes,
+            Step::Free { .. } => note.bytes.wrapping_neg(),
+        };
+        last.map(change).fold(0, u64::wrapping_add) == 0
     }
 
     /// False: it is not to be found.
@@ -317,13 +382,13 @@ impl Recording {
     /// A whole window is going to be repeated.
     pub fn begin(&mut self) {
         self.guide = None;
-        self.sums = Sums::of(&self.notes);
+        self.repeated = Sums::of(&self.notes);
     }
 
     /// The window's calls came again, so many times: they are recorded as if they had been made one by one. The next call is another one, or
     /// a guest has changed what there is.
     pub fn resume(&mut self, progress: Progress, changes: Changes) {
-        self.sums = Sums::default();
+        self.repeated = Sums::default();
         let guide = (progress.rounds > 0).then(|| Guide::new(&self.notes, progress.steps));
         if guide.is_some() {
             self.repeat(progress.rounds as usize, changes);
@@ -349,23 +414,29 @@ impl Recording {
             self.round = self.notes.len();
             self.set_window(self.round); // it was guessed
         }
-        self.since = self.made;
+        self.begin_tries();
         self.moves = Moves::few_until(self.made, self.round, changes);
+    }
+
+    /// How many rounds that was.
+    pub fn rounds_until(&self, progress: Progress) -> u64 {
+        let calls = progress.rounds.saturating_mul(self.notes.len() as u64) + progress.steps as u64;
+        calls / self.round.max(1) as u64
     }
 
     /// Blocks that were in use before the window's first call and are not after so many, and the other way round, by address.
     pub fn difference(&self, steps: usize) -> [Vec<(u64, Extent)>; 2] {
-        difference(self.notes.iter().take(steps), steps == self.window)
+        difference(self.notes.iter().take(steps), steps == self.notes.len())
     }
 
     /// What was done if it was repeated up to there.
     pub fn done(&self, progress: Progress) -> Done {
-        self.sums.until(&self.notes, progress)
+        self.repeated.until(&self.notes, progress)
     }
 
     /// The most that was in use more than before the first call, after one of those between, if there was one.
     pub fn peak(&self, from: Progress, to: Progress) -> Option<i64> {
-        self.sums.peak(&self.notes, from, to)
+        self.repeated.peak(&self.notes, from, to)
     }
 
     /// The latest one of the window's first calls that is about the block at an address, and the block.

@@ -407,8 +407,7 @@ impl Heap {
     fn consider_recording(&mut self, own: &Arc<Cache>, sheds: bool, settled: &dyn Fn() -> bool) {
         let (changes, recording) = (self.pages.changes, &mut self.replay.recording);
         let goes_on = recording.goes_on();
-        let may = goes_on && !(sheds && recording.has_moved(changes));
-        let whole = may && (recording.is_whole(changes) || recording.guesses_round(changes));
+        let whole = recording.is_whole(changes, sheds) || goes_on && recording.guesses_round(changes, sheds);
         if whole && !settled() {
             return; // it is looked at again
         }
@@ -567,7 +566,7 @@ impl Heap {
         self.replay.first = first;
         let disturbed = self.replay.reader.goes_too_often() || self.replay.guests.are_too_many();
         let for_guest = self.replay.guests.have_ended(progress);
-        let worth = progress.rounds >= WORTH && !disturbed;
+        let worth = recording.rounds_until(progress) >= WORTH && !disturbed;
         if !wrong {
             self.replay.rounds.forget(now);
             match worth {

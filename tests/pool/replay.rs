@@ -286,6 +286,33 @@ fn rounds_that_take_turns_are_learned_together() {
     run.end();
 }
 
+/// Steps in time: fields of one length, each kept until its next values are there. Each takes the place that the one before it left, so all
+/// are where they were after as many steps as there are fields, and one.
+#[test]
+fn fields_that_take_each_others_places_are_learned() {
+    for fields in 1..=8 {
+        let mut run = Run::new(&ample(false));
+        let (mut asked, mut calls) = (Vec::new(), Vec::new());
+        for field in 0..fields {
+            for between in 0..6 + field {
+                calls.extend([Call::Alloc(asked.len()), Call::Free(asked.len())]);
+                asked.push((3 + between as u64) * M);
+            }
+            calls.extend([Call::Alloc(asked.len()), Call::FreeLast(asked.len())]);
+            asked.push(40 * M);
+        }
+        let round = Round::of(asked, calls);
+        let mut player = Player::new(&round);
+        assert!(learn(&mut run, &mut player, &round), "{fields} fields");
+        for _ in 0..3 * fields {
+            player.play(&mut run, &round, 0..round.calls.len());
+            run.get_on();
+        }
+        assert!(run.pool.is_replaying(), "{fields} fields");
+        run.end();
+    }
+}
+
 /// Rounds of two kinds in turn, of as many calls, that begin alike: after the first one that is recorded it is a wrong guess that it comes
 /// again, which is found out half-way. What was answered by then is recorded as if nothing had been.
 #[test]
