@@ -23,6 +23,8 @@ const PAGE_SHARE: u64 = 576;
 const QUIET: u64 = 10;
 const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
+/// Where they do move they are as long while this part of the slack, and no more, is held beyond what the pool needs.
+const PART_LOST: f64 = 0.4;
 /// There a page is as long as what it is made for, if one stream alone is at work and nothing is short: up to this share of what the pool
 /// needs as long as fewer than one of so many blocks was freed, since most stay then, as a model's weights do...
 const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
@@ -158,6 +160,12 @@ impl Pool {
         heap.stats.pages_moved * QUIET <= self.backend.creates.load(Ordering::Relaxed)
     }
 
+    /// Is little lost at the ends of blocks until now? It may be more, then.
+    fn loses_little(&self, heap: &Heap) -> bool {
+        let slack = self.config.slack.min(SLACK);
+        heap.stats.reserved as f64 <= heap.needed as f64 * (1.0 + PART_LOST * slack)
+    }
+
     /// How long pages are that usually are so long, in a pool that needs so much.
     fn longer(&self, usual: u64, peak: u64) -> u64 {
         let times = 1.0 + LONGER * (self.config.slack / SLACK - 1.0).max(0.0);
@@ -183,6 +191,7 @@ impl Pool {
         let (largest, least, most) = match (tight, sheds) {
             (true, _) => (self.page_near_limit(peak), slot, slot),
             (_, 0) if self.is_quiet(heap) => (peak / PAGE_SHARE_QUIET, least, PAGE_MIN_QUIET.max(slot)),
+            (_, 0) if self.loses_little(heap) => (peak / PAGE_SHARE_QUIET, least, least),
             (_, 0) => (peak / PAGE_SHARE, least, least),
             (_, 1) if peak >= PAGE_MIN * PAGE_SHARE_QUIET => (peak / PAGE_SHARE, least, least),
             _ => (peak / PAGE_SHARE_SHED, slot, slot),
@@ -399,6 +408,33 @@ mod tests {
         }
         heap.stats.pages_moved = 1; // of one page
         assert_eq!(pool.longest_whole(11_520 * M, &heap), 0);
+    }
+
+    /// Where pages move they are long until something is lost, more of it where there is more slack, but for more than usual.
+    #[test]
+    fn pages_that_move_are_shorter_once_two_fifths_of_the_slack_are_lost() {
+        let needed = 11_520 * M;
+        for (slack, lost, largest) in [
+            (0.0, 0, 64),
+            (0.0, 1, 16),
+            (SLACK, 115, 64),
+            (SLACK, 116, 16),
+            (0.1, 115, 256),
+            (0.1, 116, 128),
+        ] {
+            let config = Config {
+                slack,
+                ..Config::default()
+            };
+            let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+            pool.alloc(M, 0, StreamHandle(0)).expect("memory, which stays");
+            let mut heap = pool.books().expect("its books");
+            let reserved = heap.stats.reserved;
+            (heap.needed, heap.stats.reserved, heap.stats.pages_moved) = (needed, needed + lost * M, 1);
+            let is = pool.page_sizes(needed, &heap).1;
+            heap.stats.reserved = reserved;
+            assert_eq!(is, largest * M, "slack {slack}, {lost} MiB lost");
+        }
     }
 
     /// With less slack than usual none is made as long as its block.
