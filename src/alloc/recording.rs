@@ -389,7 +389,9 @@ impl Recording {
     /// a guest has changed what there is.
     pub fn resume(&mut self, progress: Progress, changes: Changes) {
         self.repeated = Sums::default();
-        let guide = (progress.rounds > 0).then(|| Guide::new(&self.notes, progress.steps));
+        // what was guessed is known only once all of it came again
+        let came_again = progress.rounds > 0 || self.exact && self.rounds_until(progress) > 0;
+        let guide = came_again.then(|| Guide::new(&self.notes, progress.steps));
         if guide.is_some() {
             self.repeat(progress.rounds as usize, changes);
         }

@@ -248,7 +248,7 @@ fn a_replay_that_ended_is_as_if_its_calls_had_been_made() {
         }
         unreachable!()
     };
-    for progress in [(1, 0), (1, 3), (5, 2), (16, 7)] {
+    for progress in [(0, 5), (1, 0), (1, 3), (5, 2), (16, 7)] {
         let ((mut replayed, number), (mut called, _)) = (learn(), learn());
         let window = replayed.steps().len() as u64;
         assert_eq!(window, 8);
@@ -267,6 +267,7 @@ fn a_replay_that_ended_is_as_if_its_calls_had_been_made() {
         };
         assert_eq!(all(&replayed), all(&called), "{progress:?}");
         assert!(!replayed.is_whole(NONE, false), "the next call is another one");
+        assert!(replayed.is_guided(), "{progress:?}");
         note(&mut replayed, calls.clone().nth(many).expect("endless"));
         assert!(
             replayed.goes_on() && replayed.is_whole(NONE, false),
