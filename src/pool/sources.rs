@@ -186,7 +186,7 @@ impl Pool {
             0 => PAGE_MIN,
             most => PAGE_MIN.min(most / PARTS),
         };
-        let least = least.max(slot);
+        let least = 1 << least.max(slot).ilog2();
         let tight = self.is_tight(peak);
         let (largest, least, most) = match (tight, sheds) {
             (true, _) => (self.page_near_limit(peak), slot, slot),
@@ -201,7 +201,7 @@ impl Pool {
             usual => self.longer(usual, peak),
         };
         let largest = largest.max(least);
-        let largest = 1 << (63 - largest.leading_zeros());
+        let largest = 1 << largest.ilog2();
         (largest.min(most), largest)
     }
 
@@ -484,6 +484,33 @@ mod tests {
             for (need, size) in sizes {
                 let is = pool.page_sizes(need * M, &heap);
                 assert_eq!(is, (2 * M, size * M), "limit {limit} MiB, {need} MiB needed");
+            }
+        }
+    }
+
+    /// Whatever the limit is: a page of another length could not be made.
+    #[test]
+    fn pages_are_as_many_slots_as_a_power_of_two() {
+        for slack in [SLACK, 0.5, 4.0] {
+            for limit in [436_475_904, 400 * M + 1, 24 * M + 4096, 0] {
+                let config = Config {
+                    max_bytes: limit,
+                    slack,
+                    ..Config::default()
+                };
+                let pool = Pool::new(config, Counting::new(true)).expect("a pool");
+                pool.alloc(M, 0, StreamHandle(0)).expect("memory, which stays");
+                let mut heap = pool.books().expect("its books");
+                heap.stats.pages_moved = 1; // of one page
+                for need in [M, 49 * M, 3000 * M] {
+                    heap.needed = need;
+                    let (least, largest) = pool.page_sizes(need, &heap);
+                    let fits = |page: u64| page >= 2 * M && page.is_power_of_two();
+                    assert!(
+                        fits(least) && fits(largest),
+                        "{limit}, {need}: {least} to {largest}"
+                    );
+                }
             }
         }
     }
