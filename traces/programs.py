@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs to record with traces/record.py, other ones than those whose traces weir's page policy was chosen by.
+"""Programs to record with traces/record.py, other ones than those of the first traces, by which weir's page policy was chosen.
 
 usage: traces/programs.py NAME [--steps N] [--small]
 

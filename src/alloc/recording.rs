@@ -178,6 +178,7 @@ impl Recording {
         self.made += 1;
     }
 
+    /// To what is known of places.
     fn add(&mut self, note: Note) {
         self.sums.push_back(self.sum);
         self.sum = self.sum.wrapping_add(note.change());

@@ -25,7 +25,7 @@ const PAGE_SHARE_QUIET: u64 = 144;
 const PAGE_MIN_QUIET: u64 = 32 << 20;
 /// Where they do move they are as long while this part of the slack, and no more, is held beyond what the pool needs.
 const PART_LOST: f64 = 0.4;
-/// There a page is as long as what it is made for, if one stream alone is at work and nothing is short: up to this share of what the pool
+/// Where hardly any moves a page is as long as what it is made for, if one stream alone is at work and nothing is short: up to this share of what the pool
 /// needs as long as fewer than one of so many blocks was freed, since most stay then, as a model's weights do...
 const WHOLE_STAYING: [(u64, u64); 2] = [(16, 48), (4, 120)];
 /// ...and up to this from then on.
