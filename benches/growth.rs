@@ -71,8 +71,8 @@ impl Backend for Priced {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.0.is_inert(stream)
     }
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.0.is_idle(stream, line)
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.0.has_work(stream, line)
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.0.record(stream)

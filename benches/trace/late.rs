@@ -99,8 +99,8 @@ impl Backend for Late {
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         stream.0 == 0
     }
-    fn is_idle(&self, stream: StreamHandle, _line: Timeline) -> bool {
-        self.took(Call::Query, 350) >= self.latest[stream.0 % STREAMS].load(Relaxed)
+    fn has_work(&self, stream: StreamHandle, _line: Timeline) -> Option<bool> {
+        Some(self.took(Call::Query, 350) < self.latest[stream.0 % STREAMS].load(Relaxed))
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         let complete = self.took(Call::Record, 230) + self.delay;

@@ -17,7 +17,7 @@
 //! No lock of its own: the heap's.
 
 use super::heap::Heap;
-use super::look::SELDOM;
+use super::look::{AtWork, SELDOM};
 use super::node::{Kind, NIL, NodeId};
 use super::note::{Extent, Note, low_points};
 use super::order::COMMON;
@@ -83,6 +83,7 @@ pub struct Company {
     wants_events: bool,
     /// Looks since the last one that took longer.
     pub(super) looks: u64,
+    pub(super) at_work: AtWork,
     /// Calls of that round.
     round: u64,
     /// By what this replay is told from others.
@@ -127,6 +128,7 @@ impl Company {
         self.events.sort_unstable();
         (self.takeovers, self.heard) = (takeovers, heard);
         (self.wants_events, self.looks) = (false, SELDOM);
+        self.at_work = AtWork::default();
         self.due.fill(None);
     }
 

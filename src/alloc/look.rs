@@ -14,11 +14,28 @@ use super::order::Uncovered;
 use super::tape::part;
 use crate::backend::Event;
 use arrayvec::ArrayVec;
+use std::time::{Duration, Instant};
 
 /// Once in so many looks...
 pub(super) const SELDOM: u64 = 64;
 /// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
 const LONGER: u32 = 10;
+
+/// The host waits too much for its streams if it took so many looks at such as were at work, twice as many each time that a replay ended for
+/// that: where it comes to nothing it is soon seldom...
+const LOOKS: u64 = 16;
+/// ...and one part in so many of the time since the first of them.
+const PART_WAITED: u32 = 4;
+
+/// What a replay has waited for streams that were at work.
+#[derive(Debug, Default)]
+pub(super) struct AtWork {
+    /// One that the next look is for is.
+    found: bool,
+    looks: u64,
+    waited: Duration,
+    since: Option<Instant>,
+}
 
 /// As many as may make a round together.
 pub type Few<T> = ArrayVec<T, MANY>;
@@ -117,5 +134,36 @@ impl Heap {
     pub fn looked_for_takeover(&mut self, longer: bool) {
         let looks = &mut self.replay.company.looks;
         *looks = if longer { 0 } else { *looks + 1 };
+    }
+
+    /// One of those to be looked at has work left.
+    pub fn is_at_work_before_takeover(&mut self) {
+        self.replay.company.at_work.found = true;
+    }
+
+    /// A look at one took from `start` to `end`.
+    pub fn waited_for_takeover(&mut self, start: Instant, end: Instant) {
+        let at_work = &mut self.replay.company.at_work;
+        if std::mem::take(&mut at_work.found) {
+            at_work.looks += 1;
+            at_work.waited += end - start;
+            at_work.since.get_or_insert(start);
+        }
+    }
+
+    /// Does the host spend its time on waiting for streams that are at work? Then the replay is to end, and the round counts as a busy one:
+    /// by heart it would never be found out that streams had better keep to themselves.
+    pub fn waits_too_much(&mut self, now: Instant) -> bool {
+        let at_work = &self.replay.company.at_work;
+        let too_much = self.sharing.is_by_looks()
+            && at_work.looks >> self.sharing.has_waited().min(u64::BITS / 2) >= LOOKS
+            && at_work
+                .since
+                .is_some_and(|since| at_work.waited * PART_WAITED > now - since);
+        if too_much {
+            self.sharing.found_waiting();
+            self.replay.recording.looked_in_vain();
+        }
+        too_much
     }
 }

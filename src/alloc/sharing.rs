@@ -99,6 +99,8 @@ pub struct Sharing {
     before: FxHashSet<Timeline>,
     /// Rounds that map pages, of those that begin alike.
     by_chance: u32,
+    /// Replays that ended since they waited for streams too long.
+    waited: u32,
     /// What is needed if no stream gets what another one freed.
     need: u64,
     /// Looks at rests that found streams at work, since these wait for each other.
@@ -185,6 +187,18 @@ impl Sharing {
     /// It was found to be so in a replay.
     pub(super) fn found_busy(&mut self) {
         self.vain = self.vain.max(VAIN);
+    }
+
+    /// It was found to be so where a replay waited for streams too long. The rounds before it, which came to map nothing for that, are no proof.
+    pub(super) fn found_waiting(&mut self) {
+        self.found_busy();
+        self.by_chance += BUSY;
+        self.waited += 1;
+    }
+
+    /// How often was it?
+    pub(super) fn has_waited(&self) -> u32 {
+        self.waited
     }
 
     /// Pages were mapped for a request.

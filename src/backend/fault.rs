@@ -324,8 +324,9 @@ impl Backend for Faulty {
         self.inner.is_inert(stream)
     }
 
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.call(Call::Query).is_ok() && self.inner.is_idle(stream, line)
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.call(Call::Query).ok()?;
+        self.inner.has_work(stream, line)
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

@@ -345,8 +345,8 @@ impl Backend for Importer {
     fn is_of_thread(&self, stream: StreamHandle) -> bool {
         self.inner.is_of_thread(stream)
     }
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.inner.is_idle(stream, line)
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.inner.has_work(stream, line)
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.inner.record(stream)

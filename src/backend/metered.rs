@@ -129,9 +129,9 @@ impl Backend for Metered {
     fn is_of_thread(&self, stream: StreamHandle) -> bool {
         self.inner.is_of_thread(stream)
     }
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
         count(&self.events);
-        self.inner.is_idle(stream, line)
+        self.inner.has_work(stream, line)
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         count(&self.events);

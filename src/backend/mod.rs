@@ -153,11 +153,11 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Is this still the stream of that identity, and all work that was queued on it, or for which it waits, complete? No is always
+    /// Has this stream, if it is still the one of that identity, work left that was queued on it, or for which it waits? None is always
     /// right: that it is not known, or that to ask takes as long as an event. Only for streams on which the pool may record an event at
     /// any time. Never blocks.
-    fn is_idle(&self, _stream: StreamHandle, _line: Timeline) -> bool {
-        false
+    fn has_work(&self, _stream: StreamHandle, _line: Timeline) -> Option<bool> {
+        None
     }
 
     /// Records a fresh event behind all work queued on `stream` so far. Only inside a call that names it.

@@ -181,8 +181,8 @@ impl Backend for Watched {
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
     }
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.inner.is_idle(stream, line)
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.inner.has_work(stream, line)
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         self.inner.record(stream)

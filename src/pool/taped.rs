@@ -91,13 +91,20 @@ impl Pool {
         };
         let uncovered = heap.cover_for_takeover(&awaited);
         drop(heap);
-        let is_idle = |&&(_, line, name, _): &&Uncovered| self.backend.is_idle(name, line);
-        let idle = uncovered.iter().filter(is_idle);
-        let done: Few<(u32, u64)> = idle.map(|&(index, _, _, covers)| (index, covers)).collect();
+        let work = |&(_, line, name, _): &Uncovered| self.backend.has_work(name, line);
+        let answers: Few<Option<bool>> = uncovered.iter().map(work).collect();
+        let idle = uncovered
+            .iter()
+            .zip(&answers)
+            .filter(|&(_, &answer)| answer == Some(false));
+        let done: Few<(u32, u64)> = idle.map(|(&(index, _, _, covers), _)| (index, covers)).collect();
         heap = self.books_as_they_are();
         heap.complete(&done, &mut self.stale.lock());
         if done.len() == awaited.len() {
             heap.looked_for_takeover(false);
+        }
+        if answers.contains(&Some(true)) {
+            heap.is_at_work_before_takeover();
         }
         heap
     }
@@ -113,7 +120,7 @@ impl Pool {
     ) -> RankedGuard<'a, Heap> {
         let by_waits = heap.replays_by_waits();
         let may = by_waits || heap.reuse.opportunistic;
-        if !may || heap.awaited(own, bytes).is_empty() {
+        if !may || heap.awaited(own, bytes).is_empty() || heap.waits_too_much(self.backend.now()) {
             return heap;
         }
         drop(heap);
@@ -137,11 +144,12 @@ impl Pool {
 
     /// Are these streams done with it? So many times as long as usual that may take. The caller holds `grow`.
     fn look_for_takeover(&self, awaited: &[u32], times: u32) {
-        let start = (times > 1).then(|| self.backend.now());
+        let start = self.backend.now();
         let done = self.wait_a_moment_for(awaited, NOTICE * times);
-        let longer = start.is_some_and(|start| self.backend.now() - start > NOTICE);
+        let end = self.backend.now();
         let mut heap = self.books_as_they_are();
-        heap.looked_for_takeover(longer);
+        heap.looked_for_takeover(times > 1 && end - start > NOTICE);
+        heap.waited_for_takeover(start, end);
         heap.complete(&done, &mut self.stale.lock());
     }
 

@@ -3,6 +3,7 @@
 
 use super::random::Random;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir::backend::counting::Counting;
@@ -30,6 +31,8 @@ struct Time {
 pub struct Device {
     pages: Arc<Counting>,
     time: Mutex<Time>,
+    /// Streams can be asked for their work.
+    tells: AtomicBool,
     /// When its time began on the machine's clock.
     start: Instant,
 }
@@ -43,12 +46,19 @@ impl Device {
                 chance: Random(chance),
                 over: HashMap::new(),
             }),
+            tells: AtomicBool::new(false),
             start: Instant::now(),
         })
     }
 
     fn time(&self) -> MutexGuard<'_, Time> {
         self.time.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on streams can be asked for their work, as those that wait for no other one by themselves.
+    #[allow(dead_code)] // of threads
+    pub fn tell(&self) {
+        self.tells.store(true, Ordering::Relaxed);
     }
 
     /// The host does something for so long on average.
@@ -128,6 +138,10 @@ impl Backend for Device {
     }
     fn is_built_in(&self, stream: StreamHandle) -> bool {
         stream.0 == 0
+    }
+    fn has_work(&self, stream: StreamHandle, _line: Timeline) -> Option<bool> {
+        let tells = self.tells.load(Ordering::Relaxed);
+        tells.then(|| self.host(QUERY) < self.time().over.get(&stream).copied().unwrap_or(0))
     }
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
         let now = self.host(RECORD);

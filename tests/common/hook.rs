@@ -125,8 +125,8 @@ impl Backend for Hooked {
         self.inner.is_inert(stream)
     }
 
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.around(Call::Query, || self.inner.is_idle(stream, line))
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.around(Call::Query, || self.inner.has_work(stream, line))
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

@@ -58,6 +58,14 @@ impl Rig {
         Rig::over(options(declared), device, streams, Some(busy))
     }
 
+    /// From now on so many nanoseconds of work are queued for each block of busy streams, which can be asked for it.
+    #[allow(dead_code)] // of rounds
+    pub fn work(&mut self, nanos: u64) {
+        let busy = self.busy.as_mut().expect("busy streams");
+        busy.work = nanos;
+        busy.device.tell();
+    }
+
     fn over(
         config: Config,
         backend: Arc<dyn Backend>,
@@ -197,8 +205,8 @@ impl Drop for Rig {
 }
 
 /// What the program does between two blocks takes so many nanoseconds on average.
-const PACE: u64 = 1000;
-const STEPS: usize = 1500;
+pub const PACE: u64 = 1000;
+pub const STEPS: usize = 1500;
 
 /// Blocks of one byte more than a power of two, up to 256 MiB, on any stream: one that is live goes for each that comes.
 pub fn powers(rig: &mut Rig, random: &mut Random) {

@@ -436,13 +436,13 @@ impl Backend for Sim {
         stream.0 < FIRST_STREAM as u64
     }
 
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
         if self.timeline(stream) != Ok(line) || line.capture.is_some() {
-            return false;
+            return None;
         }
         let state = self.state();
-        let index = state.named("a question for its work", stream);
-        index.is_some_and(|index| state.reached(&state.streams[index].clock))
+        let index = state.named("a question for its work", stream)?;
+        Some(!state.reached(&state.streams[index].clock))
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

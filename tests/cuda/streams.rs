@@ -269,29 +269,30 @@ fn the_current_context_and_the_capture_mode_are_left_as_they_were() {
 const MODES: [u32; 3] = [0, 1, 2];
 
 #[test]
-fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
-    let name = "idle_is_what_has_no_work_and_waits_for_nobody_by_itself";
+fn a_stream_that_waits_for_nobody_by_itself_tells_whether_it_has_work() {
+    const WORKS: Option<bool> = Some(true);
+    const IDLE: Option<bool> = Some(false);
+    let name = "a_stream_that_waits_for_nobody_by_itself_tells_whether_it_has_work";
     alone(name, &[], || {
         let device = Device::open(0);
         let b = backend();
         let (one, other) = (stream(), stream());
         let id = line(&b, handle(one));
-        assert!(b.is_idle(handle(one), id));
+        assert_eq!(b.has_work(handle(one), id), IDLE);
         let gate = Gate::on(other);
         let theirs = line(&b, handle(other));
-        assert!(b.is_idle(handle(one), id) && !b.is_idle(handle(other), theirs));
+        let both = || (b.has_work(handle(one), id), b.has_work(handle(other), theirs));
+        assert_eq!(both(), (IDLE, WORKS));
         // another one by the same name, and the other way round
-        assert!(!b.is_idle(handle(one), theirs) && !b.is_idle(handle(other), id));
+        let crossed = (b.has_work(handle(one), theirs), b.has_work(handle(other), id));
+        assert_eq!(crossed, (None, None));
         let event = b.record(handle(other)).unwrap();
         b.wait(handle(one), event).unwrap();
-        assert!(
-            !b.is_idle(handle(one), id),
-            "what it waits for is no work of its own"
-        );
+        assert_eq!(both(), (WORKS, WORKS), "what it waits for is no work of its own");
         drop(gate);
         b.synchronize(event).unwrap();
         ok!(stream_synchronize(one));
-        assert!(b.is_idle(handle(one), id) && b.is_idle(handle(other), theirs));
+        assert_eq!(both(), (IDLE, IDLE));
         b.forget(event);
 
         // those that wait for the legacy stream by themselves are left to events
@@ -299,20 +300,21 @@ fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
         ok!(stream_create(&raw mut blocking, 0));
         for stream in [handle(blocking), PER_THREAD] {
             let id = line(&b, stream);
-            assert!(!b.is_idle(stream, id), "{stream}");
+            assert_eq!(b.has_work(stream, id), None, "{stream}");
         }
 
         // itself tells of them, too, and of no others
         let legacy = line(&b, LEGACY);
         let idle = || {
-            let answers = [StreamHandle(1), LEGACY].map(|name| b.is_idle(name, legacy));
+            let answers = [StreamHandle(1), LEGACY].map(|name| b.has_work(name, legacy));
             assert_eq!(answers[0], answers[1]);
             answers[0]
         };
-        assert!(idle() && !b.is_idle(LEGACY, id) && !b.is_idle(handle(one), legacy));
+        let crossed = (b.has_work(LEGACY, id), b.has_work(handle(one), legacy));
+        assert_eq!((idle(), crossed), (IDLE, (None, None)));
         for (stream, tells) in [(one, false), (blocking, true), (null_mut(), true)] {
             let gate = Gate::on(stream);
-            assert_eq!(idle(), !tells, "{stream:?}");
+            assert_eq!(idle(), Some(tells), "{stream:?}");
             // as an event does
             let event = b.record(LEGACY).unwrap();
             if tells {
@@ -325,13 +327,13 @@ fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
             }
             b.forget(event);
             ok!(stream_synchronize(stream));
-            assert!(idle());
+            assert_eq!(idle(), IDLE);
         }
         for (captured, tells) in [(one, true), (blocking, false)] {
             ok!(stream_begin_capture(captured, 0));
             assert_eq!(
                 idle(),
-                tells,
+                tells.then_some(false),
                 "a capture that it must not wait for, and stays whole"
             );
             let mut graph = null_mut();
@@ -340,39 +342,39 @@ fn idle_is_what_has_no_work_and_waits_for_nobody_by_itself() {
         }
         for call in ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuStreamQuery"] {
             fail(call, 1, 1);
-            assert!(!b.is_idle(LEGACY, legacy), "{call}");
+            assert_eq!(b.has_work(LEGACY, legacy), None, "{call}");
         }
-        assert!(idle());
+        assert_eq!(idle(), IDLE);
 
         // a capture stays whole, and a call that fails says nothing
         ok!(stream_begin_capture(one, 0));
-        assert!(!b.is_idle(handle(one), id) && !b.is_idle(handle(one), line(&b, handle(one))));
-        assert!(b.is_idle(handle(other), theirs));
+        let captured = line(&b, handle(one));
+        assert_eq!(b.has_work(handle(one), captured), None);
+        assert_eq!(both(), (None, IDLE));
         let mut graph = null_mut();
         ok!(stream_end_capture(one, &raw mut graph));
         ok!(graph_destroy(graph));
         for call in ["cuStreamQuery", "cuStreamGetId"] {
             fail(call, 1, 1);
-            assert!(!b.is_idle(handle(one), id), "{call}");
+            assert_eq!(b.has_work(handle(one), id), None, "{call}");
         }
         // of which kind a stream is is asked once
         let fresh = stream();
         let (its, asked) = (line(&b, handle(fresh)), calls("cuStreamGetFlags"));
         fail("cuStreamGetFlags", 1, 1);
-        assert!(!b.is_idle(handle(fresh), its));
+        assert_eq!(b.has_work(handle(fresh), its), None);
         for _ in 0..3 {
-            assert!(
-                b.is_idle(handle(fresh), its) && !b.is_idle(handle(blocking), line(&b, handle(blocking)))
-            );
+            assert_eq!(b.has_work(handle(fresh), its), IDLE);
+            assert_eq!(b.has_work(handle(blocking), line(&b, handle(blocking))), None);
         }
         assert_eq!(calls("cuStreamGetFlags"), asked + 2, "of the blocking one above");
         ok!(stream_destroy(fresh));
-        assert!(b.is_idle(handle(one), id));
+        assert_eq!(b.has_work(handle(one), id), IDLE);
         for stream in [one, other, blocking] {
             ok!(stream_destroy(stream));
         }
         b.close();
-        assert!(!b.is_idle(handle(one), id), "the pool has ended");
+        assert_eq!(b.has_work(handle(one), id), None, "the pool has ended");
         drop(device);
     });
 }

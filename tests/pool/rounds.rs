@@ -2,7 +2,7 @@
 
 use crate::common::K;
 use crate::common::random::Random;
-use crate::common::rounds::{Rig, lockstep, options, pipeline, powers, rings, tails, vectors};
+use crate::common::rounds::{PACE, Rig, STEPS, lockstep, options, pipeline, powers, rings, tails, vectors};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir::alloc::order::Reuse;
 
@@ -175,6 +175,47 @@ fn streams_that_end_as_they_are_looked_at_come_to_rounds_without_page_calls() {
         let what = format!("{count} streams, work {work}, seed {seed}, held {held}: {counts:?}");
         assert!(counts[0] > 0 && counts.ends_with(&[0; 4]), "{what}");
         assert!(held < 1.3, "{what}");
+    }
+}
+
+/// Rounds that have come to be known by heart while nothing was at work say nothing of streams that are: where the host waits for these for
+/// much of its time it is found out that they had better keep to themselves. Then a round takes hardly longer than its host or its streams do.
+#[test]
+fn rounds_known_by_heart_do_not_go_on_waiting_for_streams() {
+    for (count, work, seed) in [
+        (2, 4_000, 8),
+        (3, 4_000, 8),
+        (4, 4_000, 5),
+        (4, 6_000, 12),
+        (5, 4_000, 8),
+    ] {
+        let mut rig = Rig::busy(count, true, 0, 7);
+        let (counts, held) = rig.rounds(16, rings, seed);
+        assert!(counts.ends_with(&[0; 4]) && held < 1.03, "{held}: {counts:?}");
+        rig.work(work);
+        let (counts, held) = rig.rounds(24, rings, seed);
+        let before = rig.micros();
+        let (last, _) = rig.rounds(8, rings, seed);
+        let took = (rig.micros() - before) / 8.0;
+        let least = STEPS as f64 * PACE.max(work / count as u64) as f64 / 1e3;
+        let what = format!("{count} streams, work {work}, held {held}, {took} of {least} us: {counts:?}");
+        assert_eq!(last, [0; 8], "{what}");
+        assert!(took < 1.15 * least, "{what}");
+        assert!(held < 1.35 * rig.apart(), "{what}, apart {}", rig.apart());
+    }
+}
+
+/// Where it waits for little of its time they go on sharing.
+#[test]
+fn rounds_known_by_heart_go_on_sharing_where_they_hardly_wait() {
+    for (count, work, seed) in [(2, 1_000, 8), (3, 1_500, 8), (4, 2_000, 5), (5, 2_000, 12)] {
+        let mut rig = Rig::busy(count, true, 0, 7);
+        rig.rounds(16, rings, seed);
+        rig.work(work);
+        let (counts, held) = rig.rounds(24, rings, seed);
+        let what = format!("{count} streams, work {work}, held {held}: {counts:?}");
+        assert!(counts.ends_with(&[0; 16]), "{what}");
+        assert!(held < 1.03, "{what}");
     }
 }
 

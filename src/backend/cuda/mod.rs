@@ -396,8 +396,9 @@ impl Backend for CudaBackend {
         stream.0 == streams::PER_THREAD
     }
 
-    fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        self.may_ask().is_ok() && self.streams.is_idle(stream, line)
+    fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        self.may_ask().ok()?;
+        self.streams.has_work(stream, line)
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {

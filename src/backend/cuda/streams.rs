@@ -23,7 +23,7 @@ use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::{BackendError, process};
 use crate::base::units::{StreamHandle, StreamId, Timeline, is_own_handle};
-use cuda_driver_sys::{CUcontext, CUstream, CUstream_flags};
+use cuda_driver_sys::{CUcontext, CUresult, CUstream, CUstream_flags};
 use std::cell::Cell;
 use std::ffi::c_uint;
 use std::ptr;
@@ -329,35 +329,39 @@ impl Streams {
         captures::capturing(self.driver, stream).map_err(|error| self.blame(error))
     }
 
-    /// Is it still that stream, and all its work complete? Of what a blocking stream waits for by itself, the legacy stream's, this
+    /// Has it work left, if it is still that stream? Of what a blocking stream waits for by itself, the legacy stream's, this
     /// question says nothing, though an event there would; but of the legacy stream it is answered for those that it waits for, too
     /// (measured, as its synchronise waits for them).
-    pub(super) fn is_idle(&self, stream: StreamHandle, line: Timeline) -> bool {
-        let Some(query) = self.driver.symbols.stream_query else {
-            return false;
-        };
+    pub(super) fn has_work(&self, stream: StreamHandle, line: Timeline) -> Option<bool> {
+        const NOT_READY: Code = CUresult::CUDA_ERROR_NOT_READY as Code;
+        let query = self.driver.symbols.stream_query?;
         let (named, known, _current) = match stream.0 {
             0 | LEGACY => match self.built_in() {
                 Ok((serial, current)) if line == Timeline::of(legacy(serial)) => {
                     (StreamHandle(LEGACY), 0, current)
                 }
-                _ => return false,
+                _ => return None,
             },
-            PER_THREAD => return false,
+            PER_THREAD => return None,
             _ => match self.known(stream) {
                 Ok((now, known)) if now == line && line.capture.is_none() => (stream, known, None),
-                _ => return false,
+                _ => return None,
             },
         };
-        let Ok(_mode) = context::relax(self.driver) else {
-            return false;
-        };
+        let _mode = context::relax(self.driver).ok()?;
         let is_whole = match named.0 {
             LEGACY => self.capturing(named) == Ok(Capturing::No), // of the others the line says so
             _ => self.is_apart(named, known),
         };
+        if !is_whole {
+            return None;
+        }
         // SAFETY: a stream that was there just now, and is not being captured. What else it may say an event will, too.
-        is_whole && unsafe { query(handle(named)) } == SUCCESS
+        match unsafe { query(handle(named)) } {
+            SUCCESS => Some(false),
+            NOT_READY => Some(true),
+            _ => None,
+        }
     }
 
     /// The stream, if an event may be recorded on it or waited for by it now.
