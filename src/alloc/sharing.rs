@@ -189,7 +189,8 @@ impl Sharing {
         self.vain = self.vain.max(VAIN);
     }
 
-    /// It was found to be so where a replay waited for streams too long. The rounds before it, which came to map nothing for that, are no proof.
+    /// It was found to be so where a replay waited for streams too long, for as many rounds as it may have had. It counts for two, so that it
+    /// is not taken back by what of its round comes after it, or by the next one.
     pub(super) fn found_waiting(&mut self) {
         self.found_busy();
         self.by_chance += BUSY;
