@@ -30,7 +30,7 @@ const PART_WAITED: u32 = 4;
 /// What a replay has waited for streams that were at work.
 #[derive(Debug, Default)]
 pub(super) struct AtWork {
-    /// One that the next look is for is.
+    /// A stream that the next look is for said that it is.
     found: bool,
     looks: u64,
     waited: Duration,

@@ -19,7 +19,7 @@
 //! move (`leeway`).
 //!
 //! No lock of its own: the heap's. Callers: `rest` begins rounds and counts what they map, `pool::order` tells of looks at
-//! streams, `pool::others` asks.
+//! streams, `waited` and `look` of replays that found them at work, `pool::others` asks.
 
 use super::heap::Heap;
 use crate::base::units::Timeline;
