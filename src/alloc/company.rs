@@ -85,7 +85,7 @@ pub struct Company {
     pub(super) looks: u64,
     pub(super) at_work: AtWork,
     /// Calls of that round.
-    round: u64,
+    pub(super) round: u64,
     /// By what this replay is told from others.
     number: u64,
 }

@@ -21,20 +21,46 @@ pub(super) const SELDOM: u64 = 64;
 /// ...a stream has so many times as long to be seen without work: one without any may be late, and to end a replay costs more.
 const LONGER: u32 = 10;
 
-/// The host waits too much for its streams if it took so many looks at such as were at work, twice as many each time that a replay ended for
-/// that: where it comes to nothing it is soon seldom...
-const LOOKS: u64 = 16;
-/// ...and one part in so many of the time since the first of them.
-const PART_WAITED: u32 = 4;
+/// The host waits too much for its streams if it took so many looks at such as were at work, as many as are in vain in rounds that differ by
+/// chance (`sharing`), and twice as many each time that a replay ended for that: where it comes to nothing it is soon seldom...
+const LOOKS: u64 = 64;
+/// ...in so many rounds, as many as these, or more...
+const ROUNDS: u64 = 4;
+/// ...and one part in so many of the time.
+const PART_WAITED: u32 = 5;
 
-/// What a replay has waited for streams that were at work.
+/// What a replay has waited for streams that were at work, lately.
 #[derive(Debug, Default)]
 pub(super) struct AtWork {
-    /// A stream that the next look is for said that it is.
-    found: bool,
+    /// Streams were asked from then on, one of them said that it is, and the next look is for it.
+    asked: Option<Instant>,
+    /// When that was first, after how many calls, and until when the latest look took.
+    since: Option<(Instant, u64, Instant)>,
     looks: u64,
+    /// What these looks took, with the questions before them.
     waited: Duration,
-    since: Option<Instant>,
+}
+
+impl AtWork {
+    fn looked(&mut self, calls: u64, end: Instant) {
+        let Some(start) = self.asked.take() else { return };
+        let (first, from, _) = self.since.unwrap_or((start, calls, end));
+        self.since = Some((first, from, end));
+        self.looks += 1;
+        self.waited += end - start;
+    }
+
+    /// Were there so many looks, in enough rounds of so many calls? It was much if they took much of the time; and it begins anew.
+    fn was_much(&mut self, looks: u64, calls: u64, round: u64) -> bool {
+        let Some((first, from, last)) = self.since else {
+            return false;
+        };
+        if self.looks < looks || calls - from < ROUNDS * round {
+            return false;
+        }
+        let waited = std::mem::take(self).waited;
+        waited * PART_WAITED > last - first
+    }
 }
 
 /// As many as may make a round together.
@@ -136,30 +162,35 @@ impl Heap {
         *looks = if longer { 0 } else { *looks + 1 };
     }
 
-    /// One of those to be looked at has work left.
-    pub fn is_at_work_before_takeover(&mut self) {
-        self.replay.company.at_work.found = true;
+    /// Has a stream said in this replay that it is at work? Then it matters what questions take.
+    pub fn was_at_work_before_takeover(&self) -> bool {
+        self.replay.company.at_work.since.is_some()
     }
 
-    /// A look at one took from `start` to `end`.
-    pub fn waited_for_takeover(&mut self, start: Instant, end: Instant) {
-        let at_work = &mut self.replay.company.at_work;
-        if std::mem::take(&mut at_work.found) {
-            at_work.looks += 1;
-            at_work.waited += end - start;
-            at_work.since.get_or_insert(start);
+    /// One of those to be looked at, which were asked from `start` on, has work left.
+    pub fn is_at_work_before_takeover(&mut self, start: Instant) {
+        self.replay.company.at_work.asked = Some(start);
+    }
+
+    /// They were looked at, until `end`.
+    pub fn waited_for_takeover(&mut self, end: Instant) {
+        let company = &mut self.replay.company;
+        if let Some(progress) = self.replay.tape.progress() {
+            let calls = company.calls(progress);
+            company.at_work.looked(calls, end);
         }
     }
 
-    /// Does the host spend its time on waiting for streams that are at work? Then the replay is to end, and the round counts as a busy one:
-    /// by heart it would never be found out that streams had better keep to themselves.
-    pub fn waits_too_much(&mut self, now: Instant) -> bool {
-        let at_work = &self.replay.company.at_work;
-        let too_much = self.sharing.is_by_looks()
-            && at_work.looks >> self.sharing.has_waited().min(u64::BITS / 2) >= LOOKS
-            && at_work
-                .since
-                .is_some_and(|since| at_work.waited * PART_WAITED > now - since);
+    /// Does the host spend its time on waiting for streams that are at work? Then the replay is to end, and rounds differ by chance: by heart
+    /// it would never be found out that streams had better keep to themselves.
+    pub fn waits_too_much(&mut self) -> bool {
+        let looks = LOOKS << self.sharing.has_waited().min(u64::BITS / 2);
+        let company = &mut self.replay.company;
+        let Some(progress) = self.replay.tape.progress() else {
+            return false;
+        };
+        let (calls, round) = (company.calls(progress), company.round);
+        let too_much = self.sharing.is_by_looks() && company.at_work.was_much(looks, calls, round);
         if too_much {
             self.sharing.found_waiting();
             self.replay.recording.looked_in_vain();

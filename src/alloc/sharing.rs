@@ -27,8 +27,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// So many rounds that begin alike and map pages, with none between that begins otherwise, differ by chance...
 const ROUNDS: u32 = 16;
-/// ...of which a busy one counts for so many, whether it maps pages or not; another one that maps none takes back as many. (Where a round maps thousands of pages streams have come to
-/// their end before anybody looks.)
+/// ...of which a busy one counts for so many, whether it maps pages or not; another one that maps none takes back as many. (Where a round
+/// maps thousands of pages streams have come to their end before anybody looks.)
 const BUSY: u32 = 4;
 /// A round is busy if so many looks at streams found them at work. One that is idle is late now and then.
 const VAIN: u64 = 16;
@@ -164,7 +164,12 @@ impl Sharing {
 
     /// Do rounds differ by chance?
     pub fn is_by_chance(&self) -> bool {
-        self.is_by_looks() && self.by_chance >= ROUNDS
+        self.is_by_looks() && self.differs_by_chance()
+    }
+
+    /// (Once rounds came again it is known what streams need apart.)
+    fn differs_by_chance(&self) -> bool {
+        self.by_chance >= ROUNDS || self.waited > 0 && self.need > 0
     }
 
     /// Where streams wait for each other: how many times as long as at first does a rest wait for what is queued? None: it does not look.
@@ -189,11 +194,8 @@ impl Sharing {
         self.vain = self.vain.max(VAIN);
     }
 
-    /// It was found to be so where a replay waited for streams too long, for as many rounds as it may have had. It counts for two, so that it
-    /// is not taken back by what of its round comes after it, or by the next one.
+    /// A replay waited for streams too long, in as many looks as it takes: rounds differ by chance from now on, however they begin.
     pub(super) fn found_waiting(&mut self) {
-        self.found_busy();
-        self.by_chance += BUSY;
         self.waited += 1;
     }
 
@@ -226,7 +228,7 @@ impl Sharing {
                 (false, _) => 0,
             };
         }
-        let chance = self.by_chance >= ROUNDS;
+        let chance = self.differs_by_chance();
         let is_worth_it = self.need * 2 <= needed * MOST_HALVES || self.need <= held;
         let parts = may.part && (self.is_apart() || self.is_by_looks() && is_worth_it);
         self.way = match chance {
@@ -424,6 +426,21 @@ mod tests {
         assert!(sharing.is_by_chance());
         sharing.end();
         assert!(sharing.is_by_looks() && !sharing.is_by_chance());
+    }
+
+    #[test]
+    fn rounds_of_a_replay_that_waited_differ_by_chance_however_the_next_ones_begin() {
+        let mut sharing = Sharing::default();
+        sharing.found_waiting();
+        sharing.begin_round(false, 90, 100, 200, ANY);
+        assert!(sharing.is_by_looks(), "what they need apart is not known");
+        round(&mut sharing, 0, 0, 150, ANY);
+        assert!(sharing.is_apart());
+        let mut sharing = Sharing::default();
+        round(&mut sharing, 0, 0, 150, ANY);
+        sharing.found_waiting();
+        sharing.begin_round(false, 90, 100, 200, ANY);
+        assert!(sharing.is_apart());
     }
 
     #[test]

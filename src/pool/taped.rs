@@ -90,6 +90,7 @@ impl Pool {
             return heap;
         };
         let uncovered = heap.cover_for_takeover(&awaited);
+        let start = heap.was_at_work_before_takeover().then(|| self.backend.now());
         drop(heap);
         let work = |&(_, line, name, _): &Uncovered| self.backend.has_work(name, line);
         let answers: Few<Option<bool>> = uncovered.iter().map(work).collect();
@@ -104,7 +105,7 @@ impl Pool {
             heap.looked_for_takeover(false);
         }
         if answers.contains(&Some(true)) {
-            heap.is_at_work_before_takeover();
+            heap.is_at_work_before_takeover(start.unwrap_or_else(|| self.backend.now()));
         }
         heap
     }
@@ -120,7 +121,7 @@ impl Pool {
     ) -> RankedGuard<'a, Heap> {
         let by_waits = heap.replays_by_waits();
         let may = by_waits || heap.reuse.opportunistic;
-        if !may || heap.awaited(own, bytes).is_empty() || heap.waits_too_much(self.backend.now()) {
+        if !may || heap.awaited(own, bytes).is_empty() || heap.waits_too_much() {
             return heap;
         }
         drop(heap);
@@ -149,7 +150,7 @@ impl Pool {
         let end = self.backend.now();
         let mut heap = self.books_as_they_are();
         heap.looked_for_takeover(times > 1 && end - start > NOTICE);
-        heap.waited_for_takeover(start, end);
+        heap.waited_for_takeover(end);
         heap.complete(&done, &mut self.stale.lock());
     }
 
