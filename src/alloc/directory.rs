@@ -317,15 +317,21 @@ impl Directory {
         }
     }
 
-    /// Bytes of the block outside slabs that begins at an address, if there is one and no cache keeps it.
-    pub fn large_bytes(&self, at: u64) -> Option<u64> {
-        match self.place(at)? {
-            Place::Large(_, word) => match state((word & STATE) >> STATE_SHIFT) {
-                State::Plain | State::Special => Some((word >> GRAINS_SHIFT) * GRAIN),
-                State::Gone | State::Kept => None,
-            },
-            Place::Small(..) => None,
-        }
+    /// The block that begins at an address, if there is one and no cache keeps it.
+    #[inline]
+    pub fn live(&self, at: u64) -> Option<Piece> {
+        let (state, piece) = match self.place(at)? {
+            Place::Large(_, word) => {
+                let grains = word >> GRAINS_SHIFT;
+                (state((word & STATE) >> STATE_SHIFT), Piece::Large { grains })
+            }
+            Place::Small(byte, _) => {
+                let byte = byte.load(Ordering::Relaxed);
+                let class = usize::from(byte >> 2);
+                (state_of(byte), Piece::Small { class })
+            }
+        };
+        matches!(state, State::Plain | State::Special).then_some(piece)
     }
 
     /// What it has of an address at which a block may begin.

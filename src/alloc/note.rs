@@ -3,9 +3,10 @@
 //! No lock of its own: the heap's.
 
 use super::directory::Piece;
-use super::heap::{Block, Heap};
+use super::heap::Heap;
 use super::rounds::Calls;
 use super::size::{GRAIN, class_of};
+use super::space::Found;
 use super::tape::{Progress, Step};
 use foldhash::fast::FixedState;
 use std::cmp::Reverse;
@@ -39,15 +40,20 @@ impl Extent {
 impl Heap {
     /// The live block that begins at an address, if one does.
     pub(super) fn extent_at(&self, at: u64) -> Option<Extent> {
-        if let Some(bytes) = self.directory.large_bytes(at) {
+        let Some(piece) = self.directory.live(at) else {
+            // or one whose address is not its node's
+            let block = self.find_block(at).ok()?;
+            let bytes = self.block_bytes(block);
             return Some(Extent { bytes, slab: None });
-        }
-        let block = self.find_block(at).ok()?;
-        let slab = match block {
-            Block::Large(_) => None, // its address is not the node's
-            Block::Small(slab, _) => Some(self.slabs.get(slab).base),
         };
-        let bytes = self.block_bytes(block);
+        let slab = match piece {
+            Piece::Large { .. } => None,
+            Piece::Small { .. } => match self.space.find(at) {
+                Found::Start(id) | Found::Inside(id) => Some(self.space.nodes[id].start),
+                Found::Outside => return None,
+            },
+        };
+        let bytes = piece.bytes();
         Some(Extent { bytes, slab })
     }
 }

@@ -298,6 +298,7 @@ impl Heap {
     }
 
     /// The cache of a call while calls are recorded or replayed. A call with none of the stream's cannot be on the tape.
+    #[inline(always)]
     fn taped<'a>(&mut self, own: Option<&'a Arc<Cache>>) -> Option<&'a Arc<Cache>> {
         let own = own.filter(|own| self.is_member(own.arena));
         let Some(own) = own else {
@@ -328,8 +329,7 @@ impl Heap {
             Way::Recording => {
                 let part = self.replay.company.part_of(own.arena)?;
                 let before = self.replay.recording.before(bytes, part);
-                let kept = before.and_then(|(at, block)| own.take_this(at, block.piece()));
-                let same = kept.or_else(|| self.alloc_short_before(own, bytes));
+                let same = before.and_then(|before| self.alloc_short_before(own, bytes, before));
                 let at = same.or_else(|| own.take_inside(bytes, 0))?;
                 self.note_alloc(own, at, bytes);
                 Some(at)
@@ -352,13 +352,16 @@ impl Heap {
         self.alloc_at(at, block, own.arena)
     }
 
-    /// The same of one that the cache could serve, but not with that block.
-    fn alloc_short_before(&mut self, own: &Cache, bytes: u64) -> Option<u64> {
+    /// The same of one that the cache could serve: with that block, or the heap does.
+    fn alloc_short_before(&mut self, own: &Cache, bytes: u64, (at, block): (u64, Extent)) -> Option<u64> {
+        if let Some(at) = own.take_this(at, block.piece()) {
+            return Some(at);
+        }
         if bytes > LONG {
             return None;
         }
         self.serve(own.arena);
-        let at = self.alloc_before(own, bytes)?;
+        let at = self.alloc_at(at, block, own.arena)?;
         self.stats.hits += 1;
         Some(at)
     }
@@ -413,11 +416,13 @@ impl Heap {
         }
         let made = recording.made();
         let noted = whole && self.is_all_noted(own, self.replay.begun, made);
-        let recording = mem::take(&mut self.replay.recording);
-        if noted && let Some(touches) = self.touches_apart(recording.notes()) {
-            return self.begin_replay(own, recording, &touches, false);
+        if noted {
+            let recording = mem::take(&mut self.replay.recording);
+            if let Some(touches) = self.touches_apart(recording.notes()) {
+                return self.begin_replay(own, recording, &touches, false);
+            }
+            self.replay.recording = recording;
         }
-        self.replay.recording = recording;
         // what is a guest's just now may have another place the next time
         if whole && !noted || !goes_on {
             self.stop_recording();
@@ -494,6 +499,7 @@ impl Heap {
     }
 
     /// Notes a free while calls are recorded. Gives the block's bytes if the cache has kept it, which it `may`.
+    #[inline]
     fn record_free(&mut self, own: &Cache, at: u64, may: bool) -> Option<u64> {
         let extent = self.extent_at(at)?; // whoever frees what is no block will hear of it
         let part = self.replay.company.part_of(own.arena)?;

@@ -12,12 +12,19 @@ use std::sync::atomic::Ordering;
 
 impl Pool {
     /// A call while calls are recorded or replayed: the arena of its stream, if it is none of these.
+    #[inline(always)]
     pub(super) fn guest(&self, heap: &mut Heap, own: Option<&ThreadCache>, stream: &Named) -> Option<u32> {
         let own = own.filter(|own| own.is_of(stream) && !own.is_ended());
         let known = own.map(|own| own.cache.arena);
         if known.is_some_and(|arena| heap.is_member(arena)) {
             return None;
         }
+        self.guest_of(heap, known, stream)
+    }
+
+    /// The same where the stream has this arena, or none that is known, and makes none of these.
+    #[cold]
+    fn guest_of(&self, heap: &mut Heap, known: Option<u32>, stream: &Named) -> Option<u32> {
         let line = stream.line.filter(|line| line.capture.is_none())?;
         if self.ended.load(Ordering::Relaxed) {
             return None;
