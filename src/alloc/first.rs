@@ -15,6 +15,7 @@ use super::period::{LAST, came_again};
 use super::recording::TURNS;
 use super::rounds::{BELIEVED, is_cached};
 use super::tape::{Progress, STEPS, Step};
+use crate::backend::sparse;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -25,11 +26,15 @@ const SELDOM: u64 = 8;
 
 /// For more calls than these there is room for all.
 const FEW: usize = 1024;
+/// Of that room the system finds memory for so many at once, which takes half as long as a page each time.
+const AHEAD: usize = 2048;
 
 /// All calls so far.
 #[derive(Debug)]
 pub struct First {
-    notes: VecDeque<Note>,
+    notes: Vec<Note>,
+    /// For so many calls there is memory.
+    there: usize,
     /// Blocks in use.
     live: usize,
     /// How many were taken for a round last.
@@ -48,7 +53,8 @@ impl First {
     /// None yet.
     pub fn new(changes: Changes) -> First {
         First {
-            notes: VecDeque::new(),
+            notes: Vec::new(),
+            there: 0,
             live: 0,
             guessed: 0,
             look_at: BELIEVED,
@@ -64,14 +70,14 @@ impl First {
         self.make_room();
         let unknown = Extent { bytes: 0, slab: None };
         self.notes
-            .push_back(Note::new(Step::Alloc { bytes, at }, unknown, None).on(part));
+            .push(Note::new(Step::Alloc { bytes, at }, unknown, None).on(part));
     }
 
     /// Makes room for this call and for the frees of all blocks in use, since a free allocates nothing. From some calls on that is room for
     /// all that there may be: what grows by doubling is copied each time, within somebody's call, and what is not used yet is only addresses.
     fn make_room(&mut self) {
         if self.notes.capacity() - self.notes.len() > self.live {
-            return;
+            return self.populate();
         }
         let all = match self.notes.len() < FEW {
             true => 0,
@@ -87,7 +93,19 @@ impl First {
             bytes: block.bytes,
             at,
         };
-        self.notes.push_back(Note::new(step, block, None).on(part));
+        self.notes.push(Note::new(step, block, None).on(part));
+    }
+
+    /// Has the system find memory for the next calls before they come, if there is room for many.
+    fn populate(&mut self) {
+        let made = self.notes.len();
+        if made < self.there || made < FEW {
+            return;
+        }
+        let spare = self.notes.spare_capacity_mut();
+        let ahead = spare.len().min(AHEAD);
+        sparse::populate(&mut spare[..ahead]);
+        self.there = made + ahead;
     }
 
     /// How many calls there were.
@@ -130,6 +148,7 @@ impl First {
     /// They are taken for a round: all calls, each with its block and when that came. None: there were others.
     pub fn guess(&mut self) -> Option<VecDeque<Note>> {
         let mut notes = std::mem::take(&mut self.notes);
+        self.there = 0;
         self.guessed = notes.len();
         let mut came = FxHashMap::default();
         for number in 0..notes.len() {
@@ -144,13 +163,13 @@ impl First {
                 }
             }
         }
-        came.is_empty().then_some(notes)
+        came.is_empty().then(|| notes.into())
     }
 
     /// They did not come again as a whole, but so many of them did. False: they are too many now.
     pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) -> bool {
         let room = notes.len() + steps <= STEPS;
-        self.notes = notes;
+        self.notes = notes.into();
         for number in 0..if room { steps } else { 0 } {
             self.add(self.notes[number]);
         }
@@ -180,7 +199,7 @@ impl First {
             Step::Alloc { .. } => self.live += 1,
             Step::Free { .. } => self.live = self.live.saturating_sub(1),
         }
-        self.notes.push_back(note);
+        self.notes.push(note);
     }
 }
 
@@ -239,7 +258,7 @@ mod tests {
             let mut round = First::new(NONE);
             all_but_one(&mut round, 60);
             round.free(0, BLOCK, 0);
-            round.notes
+            round.notes.into()
         };
         all_but_one(&mut other, 50);
         assert!(one.repeat(&round, Progress { rounds: 2, steps: 70 }));
@@ -294,7 +313,7 @@ mod tests {
         let (served, made) = (first.made() / 16, first.made());
         assert!(First::new(NONE).goes_on(0, NONE));
         let mut other = First::new(NONE);
-        other.resume(first.notes.clone(), 0);
+        other.resume(first.notes.clone().into(), 0);
         assert!(
             first.goes_on(served, NONE) && !other.goes_on(served - 1, NONE),
             "{made}"

@@ -21,7 +21,7 @@ pub fn is_same(notes: &VecDeque<Note>, round: usize, ago: usize) -> bool {
 }
 
 /// Are the latest calls, as many as about a round has, the same as those before them?
-pub fn came_again(notes: &VecDeque<Note>, about: usize) -> bool {
+pub fn came_again(notes: &[Note], about: usize) -> bool {
     let mut near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
     near.any(|ago| {
         let latest = notes.iter().rev().take(ago);

@@ -9,6 +9,7 @@
 //! Locks: `Memory::parts`, among those that add chapters.
 
 use super::BackendError;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -154,6 +155,23 @@ pub fn forget_zeros<T: Cell>(elements: &[T]) {
     }
 }
 
+/// Has the system find memory for these elements at once, rather than a page at a time when each is touched. Where it cannot
+/// nothing is lost.
+pub fn populate<T>(elements: &mut [MaybeUninit<T>]) {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let first = elements.as_ptr().addr() / page * page;
+    let end = elements.as_ptr().addr() + size_of_val(elements);
+    // SAFETY: these pages are in use, or none is there; what they hold stays as it is.
+    unsafe {
+        libc::madvise(
+            ptr::without_provenance_mut(first),
+            end - first,
+            libc::MADV_POPULATE_WRITE,
+        )
+    };
+}
+
 fn map_books(bytes: usize) -> Result<NonNull<u8>, BackendError> {
     map(bytes).ok_or_else(|| {
         BackendError::OutOfMemory(format!(
@@ -262,6 +280,33 @@ mod tests {
         assert_eq!(get(5).unwrap().1.load(Ordering::Relaxed), 0);
         assert!(table.cover(0, 65).is_err() && table.cover(0, u64::MAX).is_err());
         assert!(get(63).is_none(), "all or nothing");
+    }
+
+    #[test]
+    fn what_is_populated_has_its_memory_before_it_is_touched() {
+        const PAGE: usize = 4096;
+        let mut elements: Vec<u64> = Vec::with_capacity(64 * PAGE);
+        elements.push(7);
+        let at = elements.as_ptr().addr().next_multiple_of(PAGE);
+        let there = || {
+            let mut there = [0u8; 32];
+            // SAFETY: within the elements' memory; the list has a byte for each page, or more if pages are longer.
+            let status =
+                unsafe { libc::mincore(ptr::without_provenance_mut(at), 32 * PAGE, there.as_mut_ptr()) };
+            assert_eq!(status, 0);
+            there.iter().filter(|&&page| page & 1 == 1).count()
+        };
+        // SAFETY: the page is in use. The system may be too old for that.
+        let may = unsafe { libc::madvise(ptr::without_provenance_mut(at), PAGE, libc::MADV_POPULATE_WRITE) };
+        let before = there();
+        populate(&mut elements.spare_capacity_mut()[..17 * PAGE / size_of::<u64>()]);
+        assert!(
+            before < 16 && (may != 0 || there() >= 17),
+            "{before}, {}",
+            there()
+        );
+        assert_eq!(elements, [7]);
+        populate(&mut elements.spare_capacity_mut()[..0]);
     }
 
     #[test]
