@@ -285,28 +285,27 @@ mod tests {
     #[test]
     fn what_is_populated_has_its_memory_before_it_is_touched() {
         const PAGE: usize = 4096;
-        let mut elements: Vec<u64> = Vec::with_capacity(64 * PAGE);
-        elements.push(7);
-        let at = elements.as_ptr().addr().next_multiple_of(PAGE);
+        let at = map(32 * PAGE).unwrap();
         let there = || {
             let mut there = [0u8; 32];
-            // SAFETY: within the elements' memory; the list has a byte for each page, or more if pages are longer.
-            let status =
-                unsafe { libc::mincore(ptr::without_provenance_mut(at), 32 * PAGE, there.as_mut_ptr()) };
+            // SAFETY: a mapping of that length; the list has a byte for each page, or more if pages are longer.
+            let status = unsafe { libc::mincore(at.as_ptr().cast(), 32 * PAGE, there.as_mut_ptr()) };
             assert_eq!(status, 0);
             there.iter().filter(|&&page| page & 1 == 1).count()
         };
-        // SAFETY: the page is in use. The system may be too old for that.
-        let may = unsafe { libc::madvise(ptr::without_provenance_mut(at), PAGE, libc::MADV_POPULATE_WRITE) };
+        // SAFETY: this test's own, and of that length.
+        let elements =
+            unsafe { std::slice::from_raw_parts_mut(at.as_ptr().cast::<MaybeUninit<u64>>(), 4 * PAGE) };
+        elements[0].write(7);
         let before = there();
-        populate(&mut elements.spare_capacity_mut()[..17 * PAGE / size_of::<u64>()]);
-        assert!(
-            before < 16 && (may != 0 || there() >= 17),
-            "{before}, {}",
-            there()
-        );
-        assert_eq!(elements, [7]);
-        populate(&mut elements.spare_capacity_mut()[..0]);
+        populate(&mut elements[1..17 * PAGE / 8]);
+        // SAFETY: the system may be too old for that: it says so of no page, too.
+        let may = unsafe { libc::madvise(at.as_ptr().cast(), 0, libc::MADV_POPULATE_WRITE) } == 0;
+        assert!(before < 17 && (!may || there() >= 17), "{before}, {}", there());
+        // SAFETY: written above.
+        assert_eq!(unsafe { elements[0].assume_init() }, 7);
+        // SAFETY: nobody has a reference any more.
+        unsafe { libc::munmap(at.as_ptr().cast(), 32 * PAGE) };
     }
 
     #[test]
