@@ -329,7 +329,7 @@ impl Heap {
             Way::Recording => {
                 let part = self.replay.company.part_of(own.arena)?;
                 let before = self.replay.recording.before(bytes, part);
-                let same = before.and_then(|before| self.alloc_short_before(own, bytes, before));
+                let same = before.and_then(|before| self.alloc_again(own, bytes, before));
                 let at = same.or_else(|| own.take_inside(bytes, 0))?;
                 self.note_alloc(own, at, bytes);
                 Some(at)
@@ -353,7 +353,7 @@ impl Heap {
     }
 
     /// The same of one that the cache could serve: with that block, or the heap does.
-    fn alloc_short_before(&mut self, own: &Cache, bytes: u64, (at, block): (u64, Extent)) -> Option<u64> {
+    fn alloc_again(&mut self, own: &Cache, bytes: u64, (at, block): (u64, Extent)) -> Option<u64> {
         if let Some(at) = own.take_this(at, block.piece()) {
             return Some(at);
         }

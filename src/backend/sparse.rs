@@ -135,11 +135,16 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
+/// Bytes of a page of the system's.
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
 /// Elements that are all zero, and stay so for now: whole pages of the system's among them go back to it, and are zero when they
 /// are needed again.
 pub fn forget_zeros<T: Cell>(elements: &[T]) {
-    // SAFETY: asks for a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = page();
     let first = elements.as_ptr().addr().next_multiple_of(page);
     let end = (elements.as_ptr().addr() + size_of_val(elements)) / page * page;
     if first < end {
@@ -158,8 +163,7 @@ pub fn forget_zeros<T: Cell>(elements: &[T]) {
 /// Has the system find memory for these elements at once, rather than a page at a time when each is touched. Where it cannot
 /// nothing is lost.
 pub fn populate<T>(elements: &mut [MaybeUninit<T>]) {
-    // SAFETY: asks for a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = page();
     let first = elements.as_ptr().addr() / page * page;
     let end = elements.as_ptr().addr() + size_of_val(elements);
     // SAFETY: these pages are in use, or none is there; what they hold stays as it is.
