@@ -30,8 +30,9 @@ set(weir_include_dir "${CMAKE_CURRENT_SOURCE_DIR}/include")
 set(weir_so "libweir.so.${PROJECT_VERSION}")
 set(weir_soname "libweir.so.${PROJECT_VERSION_MAJOR}")
 
-# cargo decides what is out of date, so it is always asked. Without a library for Rust beside them, whose users could
-# name any of its functions and variables, these two need not keep each within reach of others.
+# cargo decides what is out of date, so it is always asked, and runs where it finds .cargo/config.toml. Without a library
+# for Rust beside them, whose users could name any of its functions and variables, these two need not keep each within
+# reach of others.
 add_custom_target(weir_cargo ALL
   COMMAND "${WEIR_CARGO}" rustc --locked --lib --crate-type cdylib,staticlib --profile "${WEIR_CARGO_PROFILE}"
           --manifest-path "${CMAKE_CURRENT_SOURCE_DIR}/Cargo.toml" --target-dir "${weir_cargo_dir}" ${WEIR_CARGO_FLAGS}
@@ -45,6 +46,7 @@ add_custom_target(weir_cargo ALL
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${weir_so}" "${weir_lib_dir}/${weir_soname}"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${weir_soname}" "${weir_lib_dir}/libweir.so"
   BYPRODUCTS "${weir_lib_dir}/${weir_so}" "${weir_lib_dir}/libweir.a"
+  WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
   COMMENT "Building weir with cargo"
   VERBATIM USES_TERMINAL)
 
