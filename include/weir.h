@@ -813,6 +813,15 @@ weir_status weir_pool_alloc_aligned(weir_pool *pool,
                                     void **ptr);
 
 /**
+ * Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
+ *
+ * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
+ * WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
+ * WEIR_ERROR_UNLOADED.
+ */
+weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
+
+/**
  * Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
  * now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
  * reserved is above the release threshold and memory is given back, or calls were answered as in the round before and this is the
@@ -835,15 +844,6 @@ weir_status weir_pool_free(weir_pool *pool,
  */
 weir_status weir_pool_free_synced(weir_pool *pool,
                                   void *ptr);
-
-/**
- * Says that a block is also used on `stream`: once freed, it also waits for the work queued there until then.
- *
- * Errors: the pool errors; WEIR_ERROR_NULL_POINTER; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER;
- * WEIR_ERROR_DOUBLE_FREE for a block that is not live; WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM;
- * WEIR_ERROR_UNLOADED.
- */
-weir_status weir_pool_record_stream(weir_pool *pool, void *ptr, weir_stream stream);
 
 /**
  * Sets what another GPU may do with the pool's memory, now and later: a weir_access. It is for all of the pool's memory

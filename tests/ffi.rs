@@ -10,6 +10,7 @@ use weir::base::units::StreamHandle;
 use weir::ffi::access::weir_pool_set_access;
 use weir::ffi::batch::*;
 use weir::ffi::blocks::*;
+use weir::ffi::frees::*;
 use weir::ffi::host_streams::*;
 use weir::ffi::options::*;
 use weir::ffi::order::*;

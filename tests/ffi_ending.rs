@@ -4,6 +4,7 @@
 
 use std::ptr::{null, null_mut, without_provenance_mut};
 use weir::ffi::blocks::*;
+use weir::ffi::frees::*;
 use weir::ffi::options::*;
 use weir::ffi::pool::*;
 use weir::ffi::status::weir_status::*;

@@ -11,13 +11,14 @@ fn root() -> &'static Path {
 }
 
 /// Files of `src/ffi` that export something, in the order in which the header presents them.
-const CHAPTERS: [&str; 15] = [
+const CHAPTERS: [&str; 16] = [
     "types",
     "status",
     "text",
     "options",
     "pool",
     "blocks",
+    "frees",
     "access",
     "copies",
     "batch",

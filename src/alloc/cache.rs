@@ -20,9 +20,9 @@
 
 use super::depot::Depot;
 use super::directory::{Directory, Look, Marks, Piece, Spot, Where};
-use super::entries::{BLOCKS, Larger, MOST_GRAINS};
+use super::entries::BLOCKS;
 use super::gate::{Gate, Shut};
-use super::lists::{Excess, Kept, Lists};
+use super::lists::{Excess, Kept, Larger, Lists};
 use super::order::COMMON;
 use super::size::{GRAIN, SMALL_MAX, class_of, plain_class};
 use super::standing::Standing;
@@ -382,15 +382,14 @@ impl Cache {
         at: u64,
         look: Look,
         own: bool,
-        put: impl FnOnce(&Lists, Larger, u64),
+        put: impl FnOnce(&Lists, u64, (u64, Site), u64),
     ) -> Option<u64> {
         let fits = |grains| grains <= self.most.load(Relaxed);
         let grains = match own {
             true => look.keep_own(at, fits),
             false => look.keep_large(at, &self.marks, &self.standing, fits),
         }?;
-        let site = look.site();
-        put(&self.lists, Larger { at, grains, site }, self.seq());
+        put(&self.lists, grains, (at, look.site()), self.seq());
         Some(self.gain(Piece::Large { grains }))
     }
 
@@ -483,7 +482,7 @@ impl Cache {
     /// Bytes that may be kept, and of the longest block.
     pub fn set_limits(&self, bytes: u64, longest: u64) {
         self.limit.store(bytes, Relaxed);
-        self.most.store((longest / GRAIN).min(MOST_GRAINS), Relaxed);
+        self.most.store(longest / GRAIN, Relaxed);
     }
 
     /// Blocks of more bytes are long.

@@ -9,12 +9,10 @@
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use crate::backend::sparse::{Memo, Site};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-/// Blocks a cache can keep, and one entry more, the last, that never has one: of 0 grains, it stands for none.
+/// Blocks a cache can keep, and one entry more, the last, that never has one: its number stands for none.
 pub const BLOCKS: usize = 2048;
-/// No entry is for a longer block: of 2 TiB.
-pub const MOST_GRAINS: u64 = u32::MAX as u64;
 /// No entry.
 pub const NONE: u16 = u16::MAX;
 /// From one entry's number to the next one's.
@@ -25,26 +23,13 @@ const _: () = assert!(BLOCKS * STEP == NONE as usize + 1, "NONE is within the la
 #[derive(Debug)]
 pub struct Entry {
     /// Its address.
-    pub at: AtomicU64,
+    at: AtomicU64,
     /// Where the directory has it.
     site: Memo,
     /// Free of this number, at the latest.
     pub seq: AtomicU64,
-    /// Its length, unless it is a slab's block.
-    grains: AtomicU32,
     /// The next entry of the list, or of the chain.
     pub next: AtomicU16,
-}
-
-/// A block of no slab, on its way to the program.
-#[derive(Clone, Copy, Debug)]
-pub struct Larger {
-    /// Its address.
-    pub at: u64,
-    /// Its length, no more than `MOST_GRAINS`.
-    pub grains: u64,
-    /// Where the directory has it.
-    pub site: Site,
 }
 
 impl Entry {
@@ -54,74 +39,22 @@ impl Entry {
             at: AtomicU64::new(0),
             site: Memo::empty(),
             seq: AtomicU64::new(0),
-            grains: AtomicU32::new(0),
             next: AtomicU16::new(NONE),
         }
     }
 
-    /// It is that block from now on.
+    /// It is for that block from now on.
     #[inline(always)]
-    pub fn set(&self, larger: Larger, seq: u64) {
-        self.set_place((larger.at, larger.site), seq);
-        self.set_grains(larger.grains);
-    }
-
-    /// The same, but for its length.
-    #[inline(always)]
-    pub fn set_place(&self, (at, site): (u64, Site), seq: u64) {
+    pub fn set(&self, (at, site): (u64, Site), seq: u64) {
         self.at.store(at, Relaxed);
         self.site.set(site);
         self.seq.store(seq, Relaxed);
     }
 
-    /// It is of no slab, and so long.
-    #[inline(always)]
-    pub fn set_grains(&self, grains: u64) {
-        debug_assert!(grains <= MOST_GRAINS);
-        self.grains.store(grains as u32, Relaxed);
-    }
-
-    /// Where it begins, and where the directory has it.
+    /// Where the block begins, and where the directory has it.
     #[inline(always)]
     pub fn place(&self) -> (u64, Site) {
         (self.at.load(Relaxed), self.site.get())
-    }
-
-    /// The length of one of no slab.
-    #[inline(always)]
-    pub fn grains(&self) -> u64 {
-        u64::from(self.grains.load(Relaxed))
-    }
-
-    /// The block, which is elsewhere from now on.
-    #[inline(always)]
-    pub fn pop(&self) -> Larger {
-        let larger = self.larger();
-        self.clear();
-        larger
-    }
-
-    /// It is none from now on.
-    #[inline(always)]
-    pub fn clear(&self) {
-        self.set_grains(0);
-    }
-
-    /// Is it none?
-    #[inline(always)]
-    pub fn is_none(&self) -> bool {
-        self.grains() == 0
-    }
-
-    /// The block.
-    #[inline(always)]
-    pub fn larger(&self) -> Larger {
-        let (at, site) = self.place();
-        Larger {
-            at,
-            grains: self.grains(),
-            site,
-        }
     }
 
     /// All of them, each with the next one; the last has none.

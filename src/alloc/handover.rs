@@ -10,7 +10,7 @@
 
 use super::cache::Cache;
 use super::depot::HANDFUL;
-use super::lists::LISTS;
+use super::lists::{Kept, Lists};
 
 impl Cache {
     /// The owner found no block for a request: takes some that others have handed over. False: there are none.
@@ -75,10 +75,10 @@ impl Cache {
     /// Half of what it has more than another cache for the same stream, of each length, goes there, as far as there are places. The
     /// long block stays.
     pub fn share(&self, with: &Cache) {
-        for list in 0..LISTS {
+        for list in self.lists.settled() {
             let more = self.lists.length(list).saturating_sub(with.lists.length(list));
             let mut left = more.div_ceil(2);
-            while left > 0 && self.give(list, with) {
+            while left > 0 && self.give(with, |lists| lists.pop(list)) {
                 left -= 1;
             }
         }
@@ -87,18 +87,16 @@ impl Cache {
     /// All that it has goes to another cache for the same stream, as far as that has room. The long block stays. From now on it is full when
     /// it has a handful, and hands that over.
     pub fn give_all(&self, with: &Cache) {
-        for list in (0..LISTS).rev() {
-            while with.has_room() && self.give(list, with) {}
-        }
+        while with.has_room() && self.give(with, Lists::pop_longest_short) {}
         self.lists.entries.hold_back(HANDFUL);
     }
 
-    fn give(&self, list: usize, with: &Cache) -> bool {
+    fn give(&self, with: &Cache, block: impl FnOnce(&Lists) -> Option<Kept>) -> bool {
         debug_assert_eq!(self.arena, with.arena);
         if !with.lists.entries.bring_back() {
             return false;
         }
-        let Some(kept) = self.lists.pop(list) else {
+        let Some(kept) = block(&self.lists) else {
             return false;
         };
         let bytes = kept.piece.bytes();

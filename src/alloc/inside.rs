@@ -5,8 +5,8 @@
 
 use super::cache::Cache;
 use super::directory::{Look, Spot};
-use super::entries::Larger;
 use super::gate::Gate;
+use super::lists::Larger;
 use super::size::plain_class;
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a
@@ -71,17 +71,28 @@ impl<'a> Inside<'a> {
         Some(self.0.hand_out(self.0.begin_small(class, place)))
     }
 
-    /// One of no slab, aligned as all are, for a request that none of a slab can serve and that is not long, if that is the one that was freed
-    /// last.
+    /// One of no slab, aligned as all are, for a request that none of a slab can serve and that is not long.
+    #[inline(always)]
+    pub fn take_short(&self, bytes: u64) -> Option<u64> {
+        let quick = self.take_latest(bytes).or_else(|| self.take_near(bytes));
+        quick.or_else(|| self.take_far(bytes))
+    }
+
+    /// The same if that is the one that was freed last.
     #[inline(always)]
     pub fn take_latest(&self, bytes: u64) -> Option<u64> {
         self.begin(self.0.lists.pick_latest(bytes))
     }
 
-    /// Another one for such a request.
+    /// Another one for such a request, if it is hardly longer.
     #[inline(always)]
     pub fn take_near(&self, bytes: u64) -> Option<u64> {
         self.begin(self.0.lists.pick_near(bytes))
+    }
+
+    /// What is left for such a request that these have nothing for.
+    pub fn take_far(&self, bytes: u64) -> Option<u64> {
+        self.begin(self.0.lists.pick_far(bytes))
     }
 
     /// The same for a long request.

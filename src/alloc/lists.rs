@@ -1,44 +1,40 @@
-//! The blocks that a thread's cache keeps, in lists: of a slab's blocks by class, of others by length, 64 lists an octave.
-//! A request takes a block of its own length if there is one, else one that is longer by a 16th at most, or by a quarter as
-//! far as the pool allows that (`Excess`); a long one by a 256th.
+//! The blocks that a thread's cache keeps, in lists: of a slab's blocks one for each class, of others one for each length, but for one long
+//! block. A request takes a block of its own length if there is one, else one of the shortest that are longer, by a 16th at most, or by a
+//! quarter as far as the pool allows that (`Excess`); a long one by a 256th.
+//!
+//! All blocks of a list are alike, so none has to be looked at, and the nearest list is found among bits, without a branch: where lengths
+//! come in no order no processor foresees whether there is a block of the very length.
 //!
 //! Of what is no slab's the latest is on no list until the next one comes: programs often ask at once for what they have just freed. One of
 //! another length gets it only where lists have nothing: so whether there is a latest is as it was the time before, nearly always, which
-//! a processor foresees.
+//! a processor foresees. (On a list it would be found where its length says, which the directory has to tell first: 16 ns rather than 12.)
 //!
-//! Invariants: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
+//! Invariant: a list's bit is set if and only if it is not empty, but classes have none: they are few, and their lists
 //! change at nearly every call. The latest block was not long when it came.
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use super::directory::Piece;
-use super::entries::{Entries, Entry, Larger, NONE};
+use super::entries::{Entries, Entry, NONE};
 use super::size::{CLASSES, GRAIN, class_of};
 use crate::backend::sparse::Site;
-use std::hint::select_unpredictable;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Blocks that are longer than this are long...
 pub const LONG: u64 = 256 << 10;
 /// ...or than this, where that is said (`set_long_from`).
 pub const LONG_AT_MOST: u64 = 1 << 20;
-/// Lists an octave.
-const STEPS: usize = 64;
+/// Lists: first those of the classes, then those of lengths, each at one less than its grains, up to `LONG_AT_MOST`.
+const LISTS: usize = (LONG_AT_MOST / GRAIN) as usize;
 /// Lists of classes: a power of two, so that a class is within them whatever the compiler knows of it.
 const SMALL: usize = CLASSES.next_power_of_two();
-/// Lists in all: those of the classes, and of the lengths from 2^6 grains to `LONG_AT_MOST`.
-pub const LISTS: usize = list_of(LONG_AT_MOST / GRAIN) + 1;
-/// The numbers of the long block and of the latest, behind those of the lists.
-const THE_LONG: usize = LISTS;
-const THE_LATEST: usize = LISTS + 1;
-/// Places for lists: a power of two, like `SMALL`.
-const PLACES: usize = (THE_LATEST + 1).next_power_of_two();
-const WORDS: usize = PLACES / 64;
+/// The shortest block of a length.
+const SHORTEST: u64 = 64;
+const WORDS: usize = LISTS / 64;
+const _: () = assert!(LISTS.is_power_of_two() && SMALL < SHORTEST as usize);
 /// A request takes a block that is longer by this shift of its length; and where that is allowed by that one.
 const CLOSE: u32 = 4;
 const FAR: u32 = 2;
-/// Blocks of a list that are looked at.
-const LOOK: usize = 8;
-/// And where one block is wanted and no other.
+/// Blocks of a list that are looked at, where one block is wanted and no other.
 const LOOK_FOR_ONE: usize = 256;
 /// Where blocks that are a good deal longer are taken now and then, they are longer by no more than this part of what requests have
 /// asked for; of that so many grains at most are saved up.
@@ -58,17 +54,35 @@ pub struct Kept {
     pub site: Site,
 }
 
+/// A block of no slab, on its way to the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Larger {
+    /// Its address.
+    pub at: u64,
+    /// Its length.
+    pub grains: u64,
+    /// Where the directory has it.
+    pub site: Site,
+}
+
+/// A place for a block of no slab that is on no list. There is none if it is of 0 grains.
+#[derive(Debug)]
+struct Single {
+    entry: Entry,
+    grains: AtomicU64,
+}
+
 /// The lists.
 #[derive(Debug)]
 pub struct Lists {
     /// What the lists consist of.
     pub entries: Entries,
-    /// The long block, and the one that came last of those that are no longer and of no slab; none if it is of 0 grains.
-    long: Entry,
-    latest: Entry,
+    /// The long block, and the one that came last of those that are no longer and of no slab.
+    long: Single,
+    latest: Single,
     /// Blocks of more grains are long. It may change at any time: what is long by then may be on a list.
     long_from: AtomicU64,
-    lists: [AtomicU16; PLACES],
+    lists: [AtomicU16; LISTS],
     filled: [AtomicU64; WORDS],
     /// Where no account is kept of them, blocks may be longer by this shift of a request's length.
     close: AtomicU32,
@@ -89,13 +103,11 @@ pub enum Excess {
     None,
 }
 
-/// The list of lengths of so many grains, 64 or more. The first bit says which octave it is, the next six which step of that.
+/// The list of that length.
 #[inline(always)]
 const fn list_of(grains: u64) -> usize {
-    debug_assert!(grains >= 64);
-    let zeros = grains.leading_zeros();
-    let step = (grains << zeros >> 57) as usize;
-    SMALL + (57 - zeros as usize) * STEPS + step - STEPS
+    debug_assert!(SHORTEST <= grains && grains <= LISTS as u64);
+    grains as usize - 1
 }
 
 /// The grains that a request needs that is not long.
@@ -112,14 +124,64 @@ fn list_like(piece: Piece) -> Option<usize> {
     }
 }
 
+/// What the blocks of a list are.
+#[inline(always)]
+const fn piece_of(list: usize) -> Piece {
+    match list < SMALL {
+        true => Piece::Small { class: list },
+        false => Piece::Large {
+            grains: list as u64 + 1,
+        },
+    }
+}
+
+impl Single {
+    const fn empty() -> Single {
+        Single {
+            entry: Entry::empty(),
+            grains: AtomicU64::new(0),
+        }
+    }
+
+    #[inline(always)]
+    fn grains(&self) -> u64 {
+        self.grains.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&self, grains: u64, place: (u64, Site), seq: u64) {
+        debug_assert_eq!(self.grains(), 0);
+        self.entry.set(place, seq);
+        self.grains.store(grains, Relaxed);
+    }
+
+    /// The block, which is there.
+    #[inline(always)]
+    fn take(&self) -> Larger {
+        let (at, site) = self.entry.place();
+        let grains = self.grains();
+        self.grains.store(0, Relaxed);
+        Larger { at, grains, site }
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let grains = self.grains();
+        (grains != 0).then(|| read(&self.entry, Piece::Large { grains }))
+    }
+
+    fn pop(&self) -> Option<Kept> {
+        self.kept().inspect(|_| self.grains.store(0, Relaxed))
+    }
+}
+
 impl Default for Lists {
     fn default() -> Lists {
         Lists {
             entries: Entries::default(),
-            long: Entry::empty(),
-            latest: Entry::empty(),
+            long: Single::empty(),
+            latest: Single::empty(),
             long_from: AtomicU64::new(LONG / GRAIN),
-            lists: [const { AtomicU16::new(NONE) }; PLACES],
+            lists: [const { AtomicU16::new(NONE) }; LISTS],
             filled: [const { AtomicU64::new(0) }; WORDS],
             close: AtomicU32::new(CLOSE),
             saved: AtomicU64::new(SAVED),
@@ -150,74 +212,102 @@ impl Lists {
     /// Could there be a block for a request? The answer is no only if there is none.
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
-            Some(class) => self.first(class).load(Relaxed) != NONE,
+            Some(class) => self.is_filled(class),
             None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes),
             None => {
-                let list = list_of((bytes / GRAIN).max(64));
-                self.latest.grains() >= bytes / GRAIN && !self.latest.is_none() || self.filled_from(list) != 0
+                let grains = grains_for(bytes).max(SHORTEST);
+                let mut from = self.filled[list_of(grains) / 64..].iter();
+                self.latest.grains() >= grains || from.any(|word| word.load(Relaxed) != 0)
             }
         }
     }
 
     /// Takes a block that is of no slab, for a request that none of a slab can serve, aligned as all such are.
+    #[inline(always)]
     pub fn pick_larger(&self, bytes: u64) -> Option<Larger> {
         match self.is_long(bytes.div_ceil(GRAIN)) {
             true => self.pick_long(bytes),
-            false => self.pick_latest(bytes).or_else(|| self.pick_near(bytes)),
+            false => {
+                let quick = self.pick_latest(bytes).or_else(|| self.pick_near(bytes));
+                quick.or_else(|| self.pick_far(bytes))
+            }
         }
     }
 
     /// The long one, for a long request.
     #[inline(always)]
     pub fn pick_long(&self, bytes: u64) -> Option<Larger> {
-        self.has_long_for(bytes).then(|| self.long.pop())
+        self.has_long_for(bytes).then(|| self.long.take())
     }
 
     /// The one that came last, for a request that is not long, if it is of that length.
     #[inline(always)]
     pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
-        let latest = self.latest.larger();
-        let found = (latest.grains == grains_for(bytes)).then_some(latest);
-        found.inspect(|_| self.latest.clear())
+        let grains = grains_for(bytes);
+        (self.latest.grains() == grains).then(|| Larger { grains, ..self.latest.take() })
     }
 
-    /// Another one, for such a request, if it is of that length or hardly longer.
+    /// Another one, for such a request, if it is of that length or hardly longer. (No function is called, for which registers would have to be
+    /// kept: what is left is for `pick_far`.)
     #[inline(always)]
     pub fn pick_near(&self, bytes: u64) -> Option<Larger> {
         let grains = grains_for(bytes);
-        let list = list_of(grains);
-        let id = self.first(list).load(Relaxed);
-        let first = self.entries.get(id);
-        let length = first.grains();
-        let found = if first.next.load(Relaxed) == NONE {
-            // which of both it is no processor can foresee where lengths come in no order
-            let nearest = select_unpredictable(length >= grains, list, self.next_filled(list));
-            self.take_close(nearest, grains)
-        } else if length == grains {
-            self.unlink_larger(list, NONE, id);
-            id
-        } else {
-            self.search(list, grains)
-        };
-        match found {
-            NONE => self.take_close_latest(grains),
-            id => Some(self.entries.get(id).larger()),
-        }
+        let saved = self.saved.load(Relaxed) + grains;
+        self.saved.store(saved.min(SAVED), Relaxed);
+        let near = self.filled_from(list_of(grains));
+        let excess = u64::from(near.trailing_zeros());
+        let may = near != 0 && excess <= grains >> self.close.load(Relaxed);
+        may.then(|| self.take_first(grains + excess))
     }
 
-    /// The one that came last, if it is of so many grains or hardly more.
+    /// The same where that finds none: one that is a good deal longer, or the one that came last.
     #[cold]
-    #[inline(never)]
-    fn take_close_latest(&self, grains: u64) -> Option<Larger> {
-        let kept = self.latest.grains();
-        let may = kept >= grains && self.is_close(kept - grains, grains);
-        may.then(|| self.latest.pop())
+    pub fn pick_far(&self, bytes: u64) -> Option<Larger> {
+        let grains = grains_for(bytes);
+        let near = self.filled_from(list_of(grains));
+        let excess = match near {
+            0 => self.look_far(grains),
+            _ => u64::from(near.trailing_zeros()),
+        };
+        if self.is_close(excess, grains) {
+            return Some(self.take_first(grains + excess));
+        }
+        let latest = self.latest.grains();
+        let may = latest >= grains && self.is_close(latest - grains, grains);
+        may.then(|| self.latest.take())
+    }
+
+    /// By how much the shortest block on a list is longer than so many grains, if that is 64 at least and no more than is ever hardly longer.
+    fn look_far(&self, grains: u64) -> u64 {
+        let list = list_of(grains);
+        let most = (grains as usize >> FAR).min(LISTS - 1 - list);
+        let mut nears = (64..=most)
+            .step_by(64)
+            .map(|more| (more as u64, self.filled_from(list + more)));
+        let near = nears.find(|(_, near)| *near != 0);
+        near.map_or(u64::MAX, |(more, near)| more + u64::from(near.trailing_zeros()))
+    }
+
+    /// Is a block that is longer than a request of so many grains by that much hardly longer, as far as the pool allows?
+    fn is_close(&self, excess: u64, grains: u64) -> bool {
+        excess <= grains >> self.close.load(Relaxed) || self.may_exceed(excess, grains)
+    }
+
+    /// May a block be longer than a request of so many grains by that much more?
+    fn may_exceed(&self, excess: u64, grains: u64) -> bool {
+        let price = excess.saturating_mul(self.cost.load(Relaxed));
+        let saved = self.saved.load(Relaxed);
+        let may = excess <= grains >> FAR && price <= saved;
+        if may {
+            self.saved.store(saved - price, Relaxed);
+        }
+        may
     }
 
     /// The first entry of a list.
     #[inline(always)]
     fn first(&self, list: usize) -> &AtomicU16 {
-        &self.lists[list % PLACES]
+        &self.lists[list % LISTS]
     }
 
     /// Is there room for another block?
@@ -228,51 +318,39 @@ impl Lists {
 
     /// Puts a block on its list. The caller has seen that there is room.
     pub fn push(&self, kept: Kept) {
+        let place = (kept.at, kept.site);
         match kept.piece {
-            Piece::Small { class } => self.push_small(class, (kept.at, kept.site), kept.seq),
+            Piece::Small { class } => self.push_small(class, place, kept.seq),
             // from another cache, which had it on a list: it must not take the long one's place, whatever is long by now
-            Piece::Large { grains } => {
-                let Kept { at, seq, site, .. } = kept;
-                self.push_larger(Larger { at, grains, site }, seq, LONG_AT_MOST / GRAIN)
-            }
+            Piece::Large { grains } if self.has_latest() => self.set_next(grains, place, kept.seq),
+            Piece::Large { grains } => self.set_latest(grains, place, kept.seq),
         }
     }
 
-    /// The same for a block of no slab, which is long if it has more grains than those.
+    /// The same for one of no slab that is long. There is no other.
     #[inline(always)]
-    pub fn push_larger(&self, larger: Larger, seq: u64, long_from: u64) {
-        match larger.grains > long_from {
-            true => self.set_long(larger, seq),
-            false if self.has_latest() => self.set_next(larger, seq),
-            false => self.set_latest(larger, seq),
-        }
-    }
-
-    /// The same for a long one. There is no other.
-    #[inline(always)]
-    pub fn set_long(&self, larger: Larger, seq: u64) {
-        debug_assert!(self.long.is_none());
-        self.long.set(larger, seq);
+    pub fn set_long(&self, grains: u64, place: (u64, Site), seq: u64) {
+        self.long.set(grains, place, seq);
     }
 
     /// The same for one that is not, where none is the latest.
     #[inline(always)]
-    pub fn set_latest(&self, larger: Larger, seq: u64) {
-        debug_assert!(larger.grains <= LONG_AT_MOST / GRAIN && self.latest.is_none());
-        self.latest.set(larger, seq);
+    pub fn set_latest(&self, grains: u64, place: (u64, Site), seq: u64) {
+        debug_assert!(grains <= LONG_AT_MOST / GRAIN);
+        self.latest.set(grains, place, seq);
     }
 
     /// The same where there is one.
     #[inline(always)]
-    pub fn set_next(&self, larger: Larger, seq: u64) {
+    pub fn set_next(&self, grains: u64, place: (u64, Site), seq: u64) {
         self.put_latest_on_list();
-        self.set_latest(larger, seq);
+        self.set_latest(grains, place, seq);
     }
 
     /// Is one on no list?
     #[inline(always)]
     pub fn has_latest(&self) -> bool {
-        !self.latest.is_none()
+        self.latest.grains() != 0
     }
 
     /// The latest block is on its list from now on, if there is room.
@@ -285,10 +363,10 @@ impl Lists {
 
     #[inline(always)]
     fn put_latest_on_list(&self) {
-        let seq = self.latest.seq.load(Relaxed);
-        let Larger { at, grains, site } = self.latest.pop();
+        let seq = self.latest.entry.seq.load(Relaxed);
+        let Larger { at, grains, site } = self.latest.take();
         let list = list_of(grains);
-        self.link(list, (at, site), seq).set_grains(grains);
+        self.link(list, (at, site), seq);
         self.mark(list, true);
     }
 
@@ -300,17 +378,16 @@ impl Lists {
 
     /// A spare entry becomes the first of a list.
     #[inline(always)]
-    fn link(&self, list: usize, place: (u64, Site), seq: u64) -> &Entry {
+    fn link(&self, list: usize, place: (u64, Site), seq: u64) {
         let (id, entry) = self.entries.use_spare();
-        entry.set_place(place, seq);
+        entry.set(place, seq);
         let first = self.first(list);
         let next = first.load(Relaxed);
         entry.next.store(next, Relaxed);
         first.store(id, Relaxed);
-        entry
     }
 
-    /// Sets or clears a list's bit. (Without a branch: see `pick_near`.)
+    /// Sets or clears a list's bit.
     #[inline(always)]
     fn mark(&self, list: usize, filled: bool) {
         let word = &self.filled[list / 64 % WORDS];
@@ -335,23 +412,19 @@ impl Lists {
 
     /// Takes this block of that kind, if it is not far down its list.
     pub fn pop_this(&self, at: u64, piece: Piece) -> Option<Kept> {
-        let is_it = |kept: &Kept| kept.at == at && kept.piece == piece;
-        let single = self
-            .singles()
-            .find(|&(entry, list)| is_it(&self.read(entry, list)));
-        if let Some((_, list)) = single {
-            return self.pop(list);
+        let is_it = |kept: Kept| kept.at == at && kept.piece == piece;
+        let mut singles = [&self.long, &self.latest].into_iter();
+        if let Some(single) = singles.find(|single| single.kept().is_some_and(is_it)) {
+            return single.pop();
         }
         let list = list_like(piece)?;
         let mut before = NONE;
         for id in self.ids(list).take(LOOK_FOR_ONE) {
-            if self.entries.get(id).at.load(Relaxed) == at {
-                let kept = self.read(self.entries.get(id), list);
-                return (kept.piece == piece).then(|| {
-                    self.unlink(list, before, id);
-                    self.mark_again(list);
-                    kept
-                });
+            let entry = self.entries.get(id);
+            if entry.place().0 == at {
+                self.unlink(list, before, id);
+                self.mark_again(list);
+                return Some(read(entry, piece));
             }
             before = id;
         }
@@ -361,44 +434,26 @@ impl Lists {
     /// Takes one of the longest blocks.
     #[inline]
     pub fn pop_longest(&self) -> Option<Kept> {
-        self.pop(self.last_list()?)
+        self.long.pop().or_else(|| self.pop_longest_short())
     }
 
     /// The same but for the long block.
     #[inline]
     pub fn pop_longest_short(&self) -> Option<Kept> {
-        self.pop(self.last_short_list()?)
+        self.settle();
+        // where there is no room on lists
+        self.latest.pop().or_else(|| self.pop(self.last_filled()?))
     }
 
     /// Takes the first block of a list.
     #[inline]
     pub fn pop(&self, list: usize) -> Option<Kept> {
-        if let Some(entry) = self.single(list) {
-            let kept = self.read(entry, list);
-            return (entry.pop().grains != 0).then_some(kept);
-        }
         let id = self.first(list).load(Relaxed);
         (id != NONE).then(|| {
-            let kept = self.read(self.unlink(list, NONE, id), list);
+            let entry = self.unlink(list, NONE, id);
             self.mark_again(list);
-            kept
+            read(entry, piece_of(list))
         })
-    }
-
-    /// The blocks that are on no list.
-    fn singles(&self) -> impl Iterator<Item = (&Entry, usize)> {
-        let entries = [(&self.long, THE_LONG), (&self.latest, THE_LATEST)];
-        entries.into_iter().filter(|(entry, _)| !entry.is_none())
-    }
-
-    /// The entry that stands for such a list by itself.
-    #[inline(always)]
-    fn single(&self, list: usize) -> Option<&Entry> {
-        match list {
-            THE_LONG => Some(&self.long),
-            THE_LATEST => Some(&self.latest),
-            _ => None,
-        }
     }
 
     /// Gives the entry, which is spare now and still says what it was.
@@ -415,137 +470,69 @@ impl Lists {
         entry
     }
 
-    /// The same for a list of lengths.
+    /// Takes the first block of that length. There is one.
     #[inline(always)]
-    fn unlink_larger(&self, list: usize, before: u16, id: u16) {
-        self.unlink(list, before, id);
-        self.mark(list, self.first(list).load(Relaxed) != NONE);
+    fn take_first(&self, grains: u64) -> Larger {
+        let list = list_of(grains);
+        let id = self.first(list).load(Relaxed);
+        let (at, site) = self.unlink(list, NONE, id).place();
+        self.mark(list, self.is_filled(list));
+        Larger { at, grains, site }
     }
 
     /// A block has left a list, of whichever kind.
     fn mark_again(&self, list: usize) {
         if list >= SMALL {
-            self.mark(list, self.first(list).load(Relaxed) != NONE);
+            self.mark(list, self.is_filled(list));
         }
     }
 
-    /// Takes a block of so many grains or hardly more, from the list of that length if it has one: blocks of one list differ by a 64th at
-    /// most. Gives its entry, or `NONE`. (A number is handed on in a register, as a block is not.)
-    #[inline(never)]
-    fn search(&self, list: usize, grains: u64) -> u16 {
-        let (mut id, mut before) = (self.first(list).load(Relaxed), NONE);
-        let mut best = (NONE, NONE, u64::MAX);
-        for _ in 0..LOOK {
-            if id == NONE || best.2 == grains {
-                break;
-            }
-            let entry = self.entries.get(id);
-            let length = entry.grains();
-            if (grains..best.2).contains(&length) {
-                best = (id, before, length);
-            }
-            (before, id) = (id, entry.next.load(Relaxed));
-        }
-        if best.0 == NONE {
-            return self.take_close(self.next_filled(list), grains);
-        }
-        self.unlink_larger(list, best.1, best.0);
-        best.0
-    }
-
-    /// Takes the first block of a list if it is of so many grains or hardly more: as `search`.
-    #[inline(always)]
-    fn take_close(&self, list: usize, grains: u64) -> u16 {
-        let id = self.first(list).load(Relaxed);
-        let excess = self.entries.get(id).grains().wrapping_sub(grains);
-        let saved = self.saved.load(Relaxed) + grains;
-        self.saved.store(saved.min(SAVED), Relaxed);
-        if !self.is_close(excess, grains) {
-            return NONE;
-        }
-        self.unlink_larger(list, NONE, id);
-        id
-    }
-
-    /// Is a block that is longer than a request of so many grains by that much hardly longer, as far as the pool allows?
-    #[inline(always)]
-    fn is_close(&self, excess: u64, grains: u64) -> bool {
-        excess <= grains >> self.close.load(Relaxed) || self.may_exceed(excess, grains)
-    }
-
-    /// May a block be longer than a request of so many grains by that much more?
-    #[cold]
-    #[inline(never)]
-    fn may_exceed(&self, excess: u64, grains: u64) -> bool {
-        let price = excess.saturating_mul(self.cost.load(Relaxed));
-        let saved = self.saved.load(Relaxed);
-        let may = excess <= grains >> FAR && price <= saved;
-        if may {
-            self.saved.store(saved - price, Relaxed);
-        }
-        may
-    }
-
-    /// The next list that has blocks, all of which are longer; if there is none, one that has no block, or none that is close.
-    #[inline(always)]
-    fn next_filled(&self, list: usize) -> usize {
-        let next = list + 1 + self.filled_from(list + 1).trailing_zeros() as usize;
-        next.min(THE_LONG) // on which there is none
-    }
-
-    /// The bits of the lists from this one on, an octave of them. (Behind the last come the first.)
+    /// The bits of the lists from this one on, 64 of them. (Behind the last come the first, which have none.)
     #[inline(always)]
     fn filled_from(&self, list: usize) -> u64 {
         let word = |number: usize| u128::from(self.filled[number % WORDS].load(Relaxed));
         ((word(list / 64 + 1) << 64 | word(list / 64)) >> (list % 64)) as u64
     }
 
-    #[inline(always)]
-    fn read(&self, entry: &Entry, list: usize) -> Kept {
-        let (at, site) = entry.place();
-        Kept {
-            at,
-            piece: match list {
-                class if class < SMALL => Piece::Small { class },
-                _ => Piece::Large {
-                    grains: entry.grains(),
-                },
-            },
-            seq: entry.seq.load(Relaxed),
-            site,
+    /// The lists that have blocks.
+    fn filled(&self) -> impl Iterator<Item = usize> + '_ {
+        let classes = (0..CLASSES).filter(|class| self.is_filled(*class));
+        let lengths = (0..WORDS).flat_map(|word| {
+            let mut bits = self.filled[word].load(Relaxed);
+            std::iter::from_fn(move || {
+                let list = 64 * word + bits.trailing_zeros() as usize;
+                (bits != 0).then(|| {
+                    bits &= bits - 1;
+                    list
+                })
+            })
+        });
+        classes.chain(lengths)
+    }
+
+    /// The last of them.
+    #[inline]
+    fn last_filled(&self) -> Option<usize> {
+        let bits = |word: usize| self.filled[word].load(Relaxed);
+        match (0..WORDS).rev().find(|&word| bits(word) != 0) {
+            Some(word) => Some(word * 64 + 63 - bits(word).leading_zeros() as usize),
+            None => (0..CLASSES).rev().find(|class| self.is_filled(*class)),
         }
+    }
+
+    #[inline(always)]
+    fn is_filled(&self, list: usize) -> bool {
+        self.first(list).load(Relaxed) != NONE
     }
 
     /// Bytes of the block that `pop_longest` will give.
     pub fn longest(&self) -> Option<u64> {
-        let list = self.last_list()?;
-        let entry = self.single(list);
-        let entry = entry.unwrap_or_else(|| self.entries.get(self.first(list).load(Relaxed)));
-        Some(self.read(entry, list).piece.bytes())
-    }
-
-    /// The last list that has blocks.
-    #[inline]
-    fn last_list(&self) -> Option<usize> {
-        match self.long.is_none() {
-            true => self.last_short_list(),
-            false => Some(THE_LONG),
-        }
-    }
-
-    /// The same but for the long block.
-    #[inline]
-    fn last_short_list(&self) -> Option<usize> {
         self.settle();
-        if !self.latest.is_none() {
-            return Some(THE_LATEST); // there is no room on lists
+        let singles = [&self.long, &self.latest].map(Single::grains);
+        match singles.into_iter().find(|grains| *grains != 0) {
+            Some(grains) => Some(grains * GRAIN),
+            None => Some(piece_of(self.last_filled()?).bytes()),
         }
-        let bits = |word: usize| self.filled[word].load(Relaxed);
-        let Some(word) = (0..WORDS).rev().find(|&word| bits(word) != 0) else {
-            let filled = |class: &usize| self.first(*class).load(Relaxed) != NONE;
-            return (0..CLASSES).rev().find(filled);
-        };
-        Some(word * 64 + 63 - bits(word).leading_zeros() as usize)
     }
 
     /// Bytes of the long block, 0 if there is none.
@@ -565,6 +552,12 @@ impl Lists {
         self.cost.store(cost, Relaxed);
     }
 
+    /// The lists that have blocks. The latest is on its list as well, if there is room.
+    pub fn settled(&self) -> impl Iterator<Item = usize> + '_ {
+        self.settle();
+        self.filled()
+    }
+
     /// Blocks of a list.
     pub fn length(&self, list: usize) -> usize {
         self.settle();
@@ -573,12 +566,14 @@ impl Lists {
 
     /// All blocks.
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
-        let single = self.singles().map(|(entry, list)| self.read(entry, list));
-        let lists = (0..LISTS).flat_map(move |list| {
-            self.ids(list)
-                .map(move |id| self.read(self.entries.get(id), list))
-        });
-        lists.chain(single)
+        let of = |list| {
+            let entries = self.ids(list).map(|id| self.entries.get(id));
+            entries.map(move |entry| read(entry, piece_of(list)))
+        };
+        let singles = [&self.long, &self.latest];
+        self.filled()
+            .flat_map(of)
+            .chain(singles.into_iter().filter_map(Single::kept))
     }
 
     /// The entries of a list.
@@ -587,6 +582,14 @@ impl Lists {
         let next = move |&id: &u16| known(self.entries.get(id).next.load(Relaxed));
         std::iter::successors(known(self.first(list).load(Relaxed)), next)
     }
+}
+
+/// The block of an entry, which is of that kind.
+#[inline(always)]
+fn read(entry: &Entry, piece: Piece) -> Kept {
+    let (at, site) = entry.place();
+    let seq = entry.seq.load(Relaxed);
+    Kept { at, piece, seq, site }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::args::{self, Out};
 use super::guard::{InChild, guard};
-use super::pool::{addr, freeing, give_back, pointer, serve, stream, watched};
+use super::pool::{addr, pointer, serve, stream, watched};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use super::valgrind;
@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Look, Refused, SMALL_MAX as SMALL, Spot, ThreadCache, Where};
+use crate::pool::{Cache, Inside, Refused, SMALL_MAX as SMALL, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -79,7 +79,7 @@ pub(super) unsafe fn alloc(
         };
         match bytes {
             _ if bytes <= SMALL => inside.take_small(bytes),
-            _ if !inside.is_for_long(bytes) => inside.take_latest(bytes).or_else(|| inside.take_near(bytes)),
+            _ if !inside.is_for_long(bytes) => inside.take_short(bytes),
             _ => inside.take_long(bytes),
         }
     };
@@ -170,7 +170,7 @@ unsafe extern "C" fn alloc_elsewhere(
 
 /// As `quick`, where it was not the nearest cache. It is there for one call.
 #[inline(always)]
-fn find<'a>(pool: *mut weir_pool, on: weir_stream) -> Option<&'a Cache> {
+pub(super) fn find<'a>(pool: *mut weir_pool, on: weir_stream) -> Option<&'a Cache> {
     let mine = threads::mine_if_calm()?;
     let (pool, on) = (pool.addr(), stream(on));
     // SAFETY: as in `quick`.
@@ -237,7 +237,28 @@ unsafe extern "C" fn alloc_near(
     inside: Inside<'_>,
 ) -> weir_status {
     // SAFETY: the caller's promise.
-    if unsafe { served(ptr, || inside.take_near(bytes as u64)) } {
+    match unsafe { served(ptr, || inside.take_near(bytes as u64)) } {
+        true => weir_status::WEIR_OK,
+        // SAFETY: the caller's promise, passed on.
+        false => unsafe { alloc_far(pool, bytes, on, ptr, inside) },
+    }
+}
+
+/// What that goes on with where none is hardly longer; as above.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn alloc_far(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    inside: Inside<'_>,
+) -> weir_status {
+    // SAFETY: the caller's promise.
+    if unsafe { served(ptr, || inside.take_far(bytes as u64)) } {
         return weir_status::WEIR_OK;
     }
     drop(inside);
@@ -315,7 +336,7 @@ unsafe fn alloc_rest(
 
 /// The calling thread's cache. It stays where it is meanwhile.
 #[inline(always)]
-fn own_cache(
+pub(super) fn own_cache(
     mine: &Option<Mine<Caches>>,
     pool: *mut weir_pool,
     on: StreamHandle,
@@ -355,212 +376,6 @@ fn alloc_beside(
             valgrind::allocated(handle, at, bytes, order::is_host_stream(on));
         }
         Ok(at)
-    })
-}
-
-/// Frees a block: its memory is for `stream` at once, and for other streams when the work queued on `stream` until
-/// now is known to be complete or ordered before theirs. NULL is fine. It allocates no memory, unless what is
-/// reserved is above the release threshold and memory is given back, or calls were answered as in the round before and this is the
-/// first that differs; a call that fails has changed nothing. Once the process is exiting, and in a forked child, it does nothing where nothing is
-/// left to do.
-///
-/// Errors: WEIR_ERROR_NULL_POINTER for the pool; WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED;
-/// WEIR_ERROR_FINALIZED; WEIR_ERROR_UNKNOWN_POINTER; WEIR_ERROR_INTERIOR_POINTER; WEIR_ERROR_DOUBLE_FREE;
-/// WEIR_ERROR_WRONG_POOL; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_free(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    stream: weir_stream,
-) -> weir_status {
-    match threads::nearest(pool.addr(), self::stream(stream)) {
-        // SAFETY: `quick` gave the cache, and the thread's slot still has it; what its directory knows is there as long.
-        Some((cache, whole)) => free_from(unsafe { (&*cache, &*whole) }, pool, ptr, stream),
-        None => free_elsewhere(pool, ptr, stream),
-    }
-}
-
-/// `weir_pool_free` where this is the cache, and what its directory knows.
-#[inline(always)]
-fn free_from(
-    (cache, whole): (&Cache, &Where),
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-) -> weir_status {
-    let at = addr(ptr).0;
-    let inside = match cache.enter_quick() {
-        Ok(inside) => inside,
-        Err(refused) => return free_by_heart(pool, ptr, on, refused),
-    };
-    let Some(spot) = Spot::of(at, whole) else {
-        return freed(pool, ptr, on, inside, false);
-    };
-    let look = spot.look();
-    let Some(class) = inside.class(look) else {
-        return free_larger(pool, ptr, on, inside, look);
-    };
-    let kept = inside.keep_small(at, class, spot);
-    freed(pool, ptr, on, inside, kept.is_some())
-}
-
-/// What is left of a free if the cache has not kept the block.
-#[inline(always)]
-fn freed<I>(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream, inside: I, kept: bool) -> weir_status {
-    drop(inside);
-    match kept {
-        true => weir_status::WEIR_OK,
-        false => free_missed(pool, ptr, on),
-    }
-}
-
-/// As `alloc_elsewhere`.
-#[inline(never)]
-extern "C" fn free_elsewhere(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
-    match find(pool, on) {
-        Some(cache) => free_from((cache, cache.whole()), pool, ptr, on),
-        None => free_missed(pool, ptr, on),
-    }
-}
-
-/// As `alloc_by_heart`.
-#[inline(never)]
-extern "C" fn free_by_heart(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-    refused: Refused<'_>,
-) -> weir_status {
-    let replayed = refused.replay_free(addr(ptr).0);
-    freed(pool, ptr, on, refused, replayed.is_some())
-}
-
-/// As `alloc_larger`.
-#[inline(never)]
-extern "C" fn free_larger(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-    inside: Inside<'_>,
-    look: Look<'_>,
-) -> weir_status {
-    if !inside.is_own(look) {
-        return free_any(pool, ptr, on, inside, look);
-    }
-    if inside.is_long(look) {
-        return free_long(pool, ptr, on, inside, look);
-    }
-    if inside.has_latest() {
-        return free_next(pool, ptr, on, inside, look);
-    }
-    let kept = inside.keep_latest(addr(ptr).0, look);
-    freed(pool, ptr, on, inside, kept.is_some())
-}
-
-/// As `alloc_near`.
-#[inline(never)]
-extern "C" fn free_next(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-    inside: Inside<'_>,
-    look: Look<'_>,
-) -> weir_status {
-    let kept = inside.keep_next(addr(ptr).0, look);
-    freed(pool, ptr, on, inside, kept.is_some())
-}
-
-/// As `alloc_long`.
-#[inline(never)]
-extern "C" fn free_long(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-    inside: Inside<'_>,
-    look: Look<'_>,
-) -> weir_status {
-    let kept = inside.keep_long(addr(ptr).0, look);
-    freed(pool, ptr, on, inside, kept.is_some())
-}
-
-/// What `free_larger` goes on with where others may free the block as well.
-#[inline(never)]
-extern "C" fn free_any(
-    pool: *mut weir_pool,
-    ptr: *mut c_void,
-    on: weir_stream,
-    inside: Inside<'_>,
-    look: Look<'_>,
-) -> weir_status {
-    let kept = inside.keep_any(addr(ptr).0, look);
-    freed(pool, ptr, on, inside, kept.is_some())
-}
-
-/// As `alloc_missed`.
-#[inline(never)]
-extern "C" fn free_missed(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
-    let mine = threads::mine_if_calm();
-    let on = super::pool::stream(on);
-    let cache = own_cache(&mine, pool, on);
-    guard("weir_pool_free", InChild::Ignore, move || {
-        let handle = args::handle(pool)?;
-        match cache.as_ref().and_then(|cache| cache.free_rest(addr(ptr))) {
-            Some(_) => Ok(()),
-            None => free_beside(handle, ptr, on, cache),
-        }
-    })
-}
-
-/// Frees a block that the thread's cache did not keep.
-#[inline]
-pub(super) fn free_beside(
-    handle: usize,
-    ptr: *mut c_void,
-    on: StreamHandle,
-    cache: Option<Ref<'_, ThreadCache>>,
-) -> Result<(), Error> {
-    give_back(handle, &[ptr], |pool| {
-        if ptr.is_null() {
-            return Ok(());
-        }
-        let at = addr(ptr);
-        freeing(
-            pool,
-            handle,
-            &[at],
-            order::is_host_stream(on),
-            || match not_asked(handle, on, |cache| cache.free(at)) {
-                Some(_) => Ok(()),
-                None => threads::beside_in_free(pool, handle, on, cache, |own| pool.free_beside(own, at, on))
-                    .map(drop),
-            },
-        )
-    })
-}
-
-/// Frees a block all use of which is over, on every stream: its memory is for any stream at once, but what the calling thread
-/// keeps for the stream that the block was allocated on, as weir_pool_free would, is for that one before others. NULL is fine.
-///
-/// Errors: those of weir_pool_free, but for WEIR_ERROR_INVALID_STREAM.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weir_pool_free_synced(pool: *mut weir_pool, ptr: *mut c_void) -> weir_status {
-    guard("weir_pool_free_synced", InChild::Ignore, || {
-        free_synced(args::handle(pool)?, ptr)
-    })
-}
-
-pub(super) fn free_synced(handle: usize, ptr: *mut c_void) -> Result<(), Error> {
-    give_back(handle, &[ptr], |pool| {
-        if ptr.is_null() {
-            return Ok(());
-        }
-        let at = addr(ptr);
-        freeing(pool, handle, &[at], false, || {
-            match threads::cached_of_any(handle, |cache| cache.free_synced(at)) {
-                Some(_) => Ok(()),
-                None => pool.free_synced(at).map(drop),
-            }
-        })
     })
 }
 

@@ -8,7 +8,8 @@
 //! Locks: none of its own.
 
 use super::args;
-use super::blocks::{alloc, free_beside, free_synced};
+use super::blocks::alloc;
+use super::frees::{free_beside, free_synced};
 use super::guard::{InChild, guard};
 use super::options;
 use super::pool::addr;

@@ -16,6 +16,7 @@ pub mod blocks;
 pub mod capture;
 pub mod copies;
 pub mod frameworks;
+pub mod frees;
 mod guard;
 pub mod host_streams;
 pub mod options;

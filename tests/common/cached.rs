@@ -40,7 +40,7 @@ pub fn take_quick(cache: &Cache, bytes: u64) -> Option<u64> {
     let inside = cache.enter_quick().ok()?;
     match bytes {
         _ if bytes <= SMALL_MAX => inside.take_small(bytes),
-        _ if !inside.is_for_long(bytes) => inside.take_latest(bytes).or_else(|| inside.take_near(bytes)),
+        _ if !inside.is_for_long(bytes) => inside.take_short(bytes),
         _ => inside.take_long(bytes),
     }
 }

@@ -9,10 +9,11 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weir::config::{Config, MemoryKind};
-use weir::ffi::blocks::{weir_pool_alloc, weir_pool_free, weir_pool_free_synced};
+use weir::ffi::blocks::weir_pool_alloc;
 use weir::ffi::copies::{
     weir_copy_async, weir_copy_async_hold, weir_host_register, weir_host_unregister, weir_stream_defer,
 };
+use weir::ffi::frees::{weir_pool_free, weir_pool_free_synced};
 use weir::ffi::host_streams::weir_host_stream_enqueue;
 use weir::ffi::pool::weir_finalize;
 use weir::ffi::status::weir_status::{
