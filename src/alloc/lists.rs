@@ -244,7 +244,10 @@ impl Lists {
     #[inline(always)]
     pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
         let grains = grains_for(bytes);
-        (self.latest.grains() == grains).then(|| Larger { grains, ..self.latest.take() })
+        (self.latest.grains() == grains).then(|| Larger {
+            grains,
+            ..self.latest.take()
+        })
     }
 
     /// Another one, for such a request, if it is of that length or hardly longer. (No function is called, for which registers would have to be
