@@ -86,7 +86,7 @@ pub struct Lists {
     filled: [AtomicU64; WORDS],
     /// Where no account is kept of them, blocks may be longer by this shift of a request's length.
     close: AtomicU32,
-    /// Grains of requests that may still be counted for blocks that are a good deal longer, `SAVED` at most...
+    /// Grains of requests that may still be counted for blocks that are a good deal longer: `SAVED` at most are...
     saved: AtomicU64,
     /// ...and how many of them a grain of such a block's excess costs.
     cost: AtomicU64,
@@ -255,8 +255,7 @@ impl Lists {
     #[inline(always)]
     pub fn pick_near(&self, bytes: u64) -> Option<Larger> {
         let grains = grains_for(bytes);
-        let saved = self.saved.load(Relaxed) + grains;
-        self.saved.store(saved.min(SAVED), Relaxed);
+        self.saved.store(self.saved.load(Relaxed) + grains, Relaxed);
         let near = self.filled_from(list_of(grains));
         let excess = u64::from(near.trailing_zeros());
         let may = near != 0 && excess <= grains >> self.close.load(Relaxed);
@@ -299,7 +298,7 @@ impl Lists {
     /// May a block be longer than a request of so many grains by that much more?
     fn may_exceed(&self, excess: u64, grains: u64) -> bool {
         let price = excess.saturating_mul(self.cost.load(Relaxed));
-        let saved = self.saved.load(Relaxed);
+        let saved = self.saved.load(Relaxed).min(SAVED);
         let may = excess <= grains >> FAR && price <= saved;
         if may {
             self.saved.store(saved - price, Relaxed);
@@ -370,7 +369,7 @@ impl Lists {
         let Larger { at, grains, site } = self.latest.take();
         let list = list_of(grains);
         self.link(list, (at, site), seq);
-        self.mark(list, true);
+        self.set_bit(list);
     }
 
     /// The same for a slab's block.
@@ -390,12 +389,19 @@ impl Lists {
         first.store(id, Relaxed);
     }
 
-    /// Sets or clears a list's bit.
+    /// The bit of a list that is not empty any more.
     #[inline(always)]
-    fn mark(&self, list: usize, filled: bool) {
+    fn set_bit(&self, list: usize) {
         let word = &self.filled[list / 64 % WORDS];
-        let bits = word.load(Relaxed) & !(1 << (list % 64));
-        word.store(bits | u64::from(filled) << (list % 64), Relaxed);
+        word.store(word.load(Relaxed) | 1 << (list % 64), Relaxed);
+    }
+
+    /// That of one that a block has left, after which there is this one. (Without a branch, as whether it is the last cannot be foreseen.)
+    #[inline(always)]
+    fn clear_bit(&self, list: usize, next: u16) {
+        let word = &self.filled[list / 64 % WORDS];
+        let bit = u64::from(next == NONE) << (list % 64);
+        word.store(word.load(Relaxed) & !bit, Relaxed);
     }
 
     /// Is the long block of the length that is needed, or hardly longer?
@@ -479,14 +485,14 @@ impl Lists {
         let list = list_of(grains);
         let id = self.first(list).load(Relaxed);
         let (at, site) = self.unlink(list, NONE, id).place();
-        self.mark(list, self.is_filled(list));
+        self.clear_bit(list, self.first(list).load(Relaxed));
         Larger { at, grains, site }
     }
 
     /// A block has left a list, of whichever kind.
     fn mark_again(&self, list: usize) {
         if list >= SMALL {
-            self.mark(list, self.is_filled(list));
+            self.clear_bit(list, self.first(list).load(Relaxed));
         }
     }
 
