@@ -496,7 +496,7 @@ impl Lists {
         }
     }
 
-    /// The bits of the lists from this one on, 64 of them. (Behind the last come the first, which have none.)
+    /// The bits of the lists from this one on, 64 of them. (Behind the last come those of classes, which have none.)
     #[inline(always)]
     fn filled_from(&self, list: usize) -> u64 {
         let word = |number: usize| u128::from(self.filled[number % WORDS].load(Relaxed));
