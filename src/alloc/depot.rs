@@ -10,7 +10,7 @@
 //! Lock: `blocks`, by itself or under the heap's. Who moves blocks between it and a cache is inside that cache's gate, so nothing moves while
 //! all gates are shut.
 
-use super::lists::Kept;
+use super::kept::Kept;
 use crate::base::lock::{Rank, Ranked};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -10,7 +10,8 @@
 
 use super::cache::Cache;
 use super::depot::HANDFUL;
-use super::lists::{Kept, Lists};
+use super::kept::Kept;
+use super::lists::Lists;
 
 impl Cache {
     /// The owner found no block for a request: takes some that others have handed over. False: there are none.

@@ -6,7 +6,7 @@
 use super::cache::Cache;
 use super::directory::{Look, Spot};
 use super::gate::Gate;
-use super::lists::Larger;
+use super::kept::Larger;
 use super::size::plain_class;
 
 /// An owner that is inside the gate of a cache, in one word. What it finds there decides how it goes on, so that each way out is a

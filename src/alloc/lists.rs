@@ -15,6 +15,7 @@
 
 use super::directory::Piece;
 use super::entries::{Entries, Entry, NONE};
+use super::kept::{Kept, Larger, Single};
 use super::size::{CLASSES, GRAIN, class_of};
 use crate::backend::sparse::Site;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -40,37 +41,6 @@ const LOOK_FOR_ONE: usize = 256;
 /// asked for; of that so many grains at most are saved up.
 const PART: u64 = 64;
 const SAVED: u64 = (16 << 20) / GRAIN;
-
-/// A block on its way back to the heap.
-#[derive(Clone, Copy, Debug)]
-pub struct Kept {
-    /// Its address.
-    pub at: u64,
-    /// What it is.
-    pub piece: Piece,
-    /// Number of its free.
-    pub seq: u64,
-    /// Where the directory has it.
-    pub site: Site,
-}
-
-/// A block of no slab, on its way to the program.
-#[derive(Clone, Copy, Debug)]
-pub struct Larger {
-    /// Its address.
-    pub at: u64,
-    /// Its length.
-    pub grains: u64,
-    /// Where the directory has it.
-    pub site: Site,
-}
-
-/// A place for a block of no slab that is on no list. There is none if it is of 0 grains.
-#[derive(Debug)]
-struct Single {
-    entry: Entry,
-    grains: AtomicU64,
-}
 
 /// The lists.
 #[derive(Debug)]
@@ -135,45 +105,6 @@ const fn piece_of(list: usize) -> Piece {
     }
 }
 
-impl Single {
-    const fn empty() -> Single {
-        Single {
-            entry: Entry::empty(),
-            grains: AtomicU64::new(0),
-        }
-    }
-
-    #[inline(always)]
-    fn grains(&self) -> u64 {
-        self.grains.load(Relaxed)
-    }
-
-    #[inline(always)]
-    fn set(&self, grains: u64, place: (u64, Site), seq: u64) {
-        debug_assert_eq!(self.grains(), 0);
-        self.entry.set(place, seq);
-        self.grains.store(grains, Relaxed);
-    }
-
-    /// The block, which is there.
-    #[inline(always)]
-    fn take(&self) -> Larger {
-        let (at, site) = self.entry.place();
-        let grains = self.grains();
-        self.grains.store(0, Relaxed);
-        Larger { at, grains, site }
-    }
-
-    fn kept(&self) -> Option<Kept> {
-        let grains = self.grains();
-        (grains != 0).then(|| read(&self.entry, Piece::Large { grains }))
-    }
-
-    fn pop(&self) -> Option<Kept> {
-        self.kept().inspect(|_| self.grains.store(0, Relaxed))
-    }
-}
-
 impl Default for Lists {
     fn default() -> Lists {
         Lists {
@@ -209,7 +140,8 @@ impl Lists {
         self.long_from.store(bytes / GRAIN, Relaxed);
     }
 
-    /// Could there be a block for a request? The answer is no only if there is none.
+    /// Could there be a block for a request? The answer is no only if there is none. (Whether one is near enough is left to who takes it: to
+    /// look for that costs more than it saves.)
     pub fn may_have(&self, bytes: u64, align: u64) -> bool {
         match class_of(bytes, align) {
             Some(class) => self.is_filled(class),
@@ -243,7 +175,7 @@ impl Lists {
     /// The one that came last, for a request that is not long, if it is of that length.
     #[inline(always)]
     pub fn pick_latest(&self, bytes: u64) -> Option<Larger> {
-        let grains = grains_for(bytes);
+        let grains = grains_for(bytes); // which the block's are, without a look at it that would have to be waited for
         (self.latest.grains() == grains).then(|| Larger {
             grains,
             ..self.latest.take()
@@ -365,7 +297,7 @@ impl Lists {
 
     #[inline(always)]
     fn put_latest_on_list(&self) {
-        let seq = self.latest.entry.seq.load(Relaxed);
+        let seq = self.latest.seq();
         let Larger { at, grains, site } = self.latest.take();
         let list = list_of(grains);
         self.link(list, (at, site), seq);
@@ -433,7 +365,7 @@ impl Lists {
             if entry.place().0 == at {
                 self.unlink(list, before, id);
                 self.mark_again(list);
-                return Some(read(entry, piece));
+                return Some(Kept::of(entry, piece));
             }
             before = id;
         }
@@ -461,7 +393,7 @@ impl Lists {
         (id != NONE).then(|| {
             let entry = self.unlink(list, NONE, id);
             self.mark_again(list);
-            read(entry, piece_of(list))
+            Kept::of(entry, piece_of(list))
         })
     }
 
@@ -577,7 +509,7 @@ impl Lists {
     pub fn blocks(&self) -> impl Iterator<Item = Kept> + '_ {
         let of = |list| {
             let entries = self.ids(list).map(|id| self.entries.get(id));
-            entries.map(move |entry| read(entry, piece_of(list)))
+            entries.map(move |entry| Kept::of(entry, piece_of(list)))
         };
         let singles = [&self.long, &self.latest];
         self.filled()
@@ -591,14 +523,6 @@ impl Lists {
         let next = move |&id: &u16| known(self.entries.get(id).next.load(Relaxed));
         std::iter::successors(known(self.first(list).load(Relaxed)), next)
     }
-}
-
-/// The block of an entry, which is of that kind.
-#[inline(always)]
-fn read(entry: &Entry, piece: Piece) -> Kept {
-    let (at, site) = entry.place();
-    let seq = entry.seq.load(Relaxed);
-    Kept { at, piece, seq, site }
 }
 
 #[cfg(test)]

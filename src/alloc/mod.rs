@@ -34,6 +34,7 @@ pub mod handover;
 pub mod heap;
 pub mod inside;
 pub mod join;
+pub mod kept;
 pub mod leeway;
 pub mod lend;
 pub mod limbo;
