@@ -1,4 +1,4 @@
-//! Blocks of a pool that are freed, one at a time.
+//! Blocks of a pool that are freed, one at a time. The ways that a free goes are those of an allocation, and for the same reasons (`blocks`).
 
 use super::args;
 use super::blocks::{find, not_asked, own_cache};
