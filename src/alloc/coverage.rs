@@ -330,21 +330,15 @@ impl Heap {
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {
             return true;
         }
-        if frees > 0 && self.is_beyond_reach(stream) && self.is_left_by_streams() {
+        let own = self.count_uncovered(stream);
+        if frees > 0 && self.is_beyond_reach(stream) && self.is_left_by_streams(own) {
             return true;
         }
         if crowded {
             return bytes >= EVENT_BYTES;
         }
         let strays = self.arena(stream).unrecorded_strays;
-        let own = self.count_uncovered(stream) + strays;
-        // what is to go back does once an event of it is complete
-        let of = if self.is_above_threshold() {
-            PART_OF_SEVERAL
-        } else {
-            self.part.of
-        };
-        let due = own >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event(of);
+        let due = own + strays >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event();
         if due && self.has_several_streams() {
             self.part.event_is_due(self.stats.hits, self.stats.misses);
         }
@@ -353,11 +347,20 @@ impl Heap {
 
     /// What may be held back or kept without an event, of all streams together.
     pub(super) fn most_uncovered(&self) -> u64 {
-        self.most_without_event(PART_OF_SEVERAL)
+        self.part_without_event(PART_OF_SEVERAL)
+    }
+
+    /// What streams may have free without one, all together.
+    pub(super) fn most_without_event(&self) -> u64 {
+        // what is to go back does once an event of it is complete
+        self.part_without_event(match self.is_above_threshold() {
+            true => PART_OF_SEVERAL,
+            false => self.part.of,
+        })
     }
 
     /// The same where several streams may have one of so many parts of the pool.
-    fn most_without_event(&self, of: u64) -> u64 {
+    fn part_without_event(&self, of: u64) -> u64 {
         let shares = self.known > 1 && !self.sharing.is_by_threads();
         EVENT_BYTES.max(self.stats.reserved / if shares { of } else { PART })
     }

@@ -51,6 +51,8 @@ pub struct Limits {
     /// How often one could not keep a block while requests found none, and the allocations of the heap until then.
     lacks: u32,
     until: u64,
+    /// Streams that never call again leave more than they may.
+    left: bool,
 }
 
 impl Heap {
@@ -91,7 +93,7 @@ impl Heap {
         for (_, depot) in self.depots() {
             depot.set_limit(if open { most } else { 0 });
         }
-        let left = self.is_left_by_streams();
+        let left = self.caches.limits.left;
         for cache in self.caches() {
             let longest = self.longest_to_keep(cache.arena).min(room.max(long_from));
             let most = match left && self.is_beyond_reach(cache.arena) {
@@ -106,10 +108,18 @@ impl Heap {
 
     /// Is more free without an event than may be, and than all caches together could have given back, or are there many streams without a
     /// cache? Then there are streams that never call again, as those made for a request each: what such a stream frees has its event at once,
-    /// and none of it is kept.
-    pub(super) fn is_left_by_streams(&self) -> bool {
+    /// and none of it is kept. What the stream that calls has free itself, `own`, says nothing: it can have its event in this call. So that
+    /// streams which call in turn do not differ in what they see, it is so for longer than it takes to begin.
+    pub(super) fn is_left_by_streams(&mut self, own: u64) -> bool {
+        let was = self.caches.limits.left;
         let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
-        self.uncovered > self.most_uncovered() + kept || self.streams_without_cache() > MANY_STREAMS
+        let most = self.most_without_event() + if was { kept / 2 } else { kept };
+        let left = self.uncovered - own > most || self.streams_without_cache() > MANY_STREAMS;
+        if left != was {
+            self.caches.limits.left = left;
+            self.limit_caches();
+        }
+        left
     }
 
     /// Somebody had to wait for the heap. Threads that do at every few calls are better off with blocks that are a good deal longer than
@@ -161,6 +171,7 @@ impl Heap {
     /// Other threads have caches now: whether they wait for each other is yet to be seen.
     pub(super) fn renew_limits(&mut self) {
         self.caches.limits.contended = false;
+        self.is_left_by_streams(0);
         self.limit_caches();
     }
 
@@ -341,6 +352,26 @@ mod tests {
         assert_eq!(after(&mut heap, 0, 0), Excess::None);
     }
 
+    /// Of what may have its event in a call that is under way nothing is said, and streams that call in turn see the same.
+    #[test]
+    fn what_others_leave_is_more_than_their_caches_gave_back() {
+        let mut heap = heap(2);
+        let limit = |heap: &Heap| heap.caches()[0].limit();
+        heap.uncovered = 1 << 30;
+        assert!(!heap.is_left_by_streams(heap.uncovered) && limit(&heap) == LEAST);
+        assert!(heap.is_left_by_streams(0) && limit(&heap) == 0);
+        heap.limit_caches();
+        assert_eq!(limit(&heap), 0);
+        heap.uncovered = 3 * LEAST / 2;
+        assert!(
+            heap.is_left_by_streams(0),
+            "two caches kept more, but not so much less"
+        );
+        assert!(heap.is_left_by_streams(LEAST / 4) && limit(&heap) == 0);
+        assert!(!heap.is_left_by_streams(LEAST) && limit(&heap) == LEAST);
+        assert!(!heap.is_left_by_streams(0));
+    }
+
     /// Streams that threads call have caches, and a program with many graphs has as many parts of captures.
     #[test]
     fn many_streams_without_a_cache_are_those_that_never_call_again() {
@@ -350,7 +381,7 @@ mod tests {
                 let stream = StreamId(of + number);
                 heap.stream(Timeline { stream, capture });
             }
-            heap.is_left_by_streams()
+            heap.is_left_by_streams(0)
         };
         assert!(!add(1000, Some(CaptureId(1))) && !add(1000, Some(CaptureId(2))));
         assert!(!add(2000, None) && !add(3000, None));

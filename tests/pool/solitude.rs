@@ -336,3 +336,39 @@ fn what_a_stream_did_by_heart_serves_the_next_one() {
         end(pool, &faulty);
     }
 }
+
+/// What it has just freed may be a good deal of the pool before it has its event. That says nothing of streams that never call again.
+#[test]
+fn a_stream_that_frees_much_keeps_what_is_short() {
+    let _alone = alone();
+    for seed in 1..=4 {
+        let (pool, faulty) = real_pool(config());
+        let one = Stream::new();
+        let first = alloc(&pool, None, 1, one.0); // no cache's: so these calls are not recorded
+        free(&pool, None, first, one.0);
+        let cache = pool.open_cache(one.0).expect("a cache");
+        let random = &mut Random(seed);
+        let mut blocks: Vec<(Addr, u64)> = Vec::new();
+        let (mut kept, mut all) = (0, 0);
+        for call in 0..60_000 {
+            if blocks.len() == 256 {
+                let (at, bytes) = blocks.swap_remove(random.below(256) as usize);
+                let short = bytes <= 256 * K && call >= 20_000; // until then pages move, and memory is taken back for that
+                let keeps = cache.free(at).is_some();
+                if !keeps {
+                    pool.free_beside(Some(&cache), at, one.0).expect("a live block");
+                }
+                (kept, all) = (kept + u32::from(short && keeps), all + u32::from(short));
+            }
+            let bytes = random.log_uniform(26);
+            blocks.push((alloc(&pool, Some(&cache), bytes, one.0), bytes));
+        }
+        assert!(kept > all / 6 * 5, "{kept} of {all} with seed {seed}");
+        pool.validate();
+        blocks
+            .into_iter()
+            .for_each(|(at, _)| free(&pool, Some(&cache), at, one.0));
+        pool.close_cache(&cache);
+        end(pool, &faulty);
+    }
+}
