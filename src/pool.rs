@@ -288,7 +288,7 @@ impl Pool {
             heap.stats.hits += 1;
             self.note_alloc(&mut heap, own, index, at, bytes);
             self.note_request(&mut heap, index, at, bytes);
-            let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
+            let due = heap.event_wanted(index);
             let short = heap.is_look_due();
             drop(heap);
             self.call_worker(short);
@@ -323,7 +323,7 @@ impl Pool {
         let reach = (stream.reach && line.capture.is_none()).then_some(stream.handle);
         heap.record_use(block, User { line, reach });
         if let Some(index) = heap.known_stream(line) {
-            let due = heap.arena(index).wanted.then(|| heap.event_due(index)).flatten();
+            let due = heap.event_wanted(index);
             drop(heap);
             self.record_if(due, &stream, index);
         }

@@ -13,6 +13,9 @@
 //! While a request *waits* for what others have freed nothing is joined with that, whosever it is; nor where the pool holds far more than
 //! it needs, and would ever more: a stream that goes on freeing beside what it has had would keep that from the others.
 //!
+//! An event is recorded outside the lock of the books. From when one is due until it is there what it is for counts as covered: others who
+//! free meanwhile would record one each. If it fails it does no more.
+//!
 //! What threads keep for such streams (`cache`) is not counted before it comes back to the heap, and then joins what lies beside
 //! it, covered or not, unless the stream was alone when it kept it. Strays are counted for their own stream only, and a stream
 //! with less than `EVENT_BYTES` not at all.
@@ -45,6 +48,32 @@ const WINDOW: u64 = 64;
 const MANY: u64 = 8;
 /// ...and so many are few.
 const FEW: u64 = 2;
+
+/// What a stream has freed since an event covered all of it, or all was known to be complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unrecorded {
+    frees: u32,
+    bytes: u64,
+    /// Of these bytes, those of strays.
+    pub(super) strays: u64,
+    /// Somebody needs an event at the next call that names the stream.
+    pub(super) wanted: bool,
+}
+
+impl Unrecorded {
+    /// And so many frees.
+    pub(super) fn add(&mut self, frees: u32, bytes: u64) {
+        self.frees += frees;
+        self.bytes += bytes;
+    }
+
+    /// And all of this.
+    fn add_all(&mut self, other: Unrecorded) {
+        self.add(other.frees, other.bytes);
+        self.strays += other.strays;
+        self.wanted |= other.wanted;
+    }
+}
 
 /// The part of the pool that several streams may have free without an event. Only a request that finds nothing looks at events, and each costs
 /// a call of the driver and the heap's lock once more. So the part is twice as large where there were many for each such request, and half
@@ -257,6 +286,7 @@ impl Heap {
     /// as soon as it is named.
     pub(super) fn stream_came(&mut self, id: Timeline) {
         self.known += 1;
+        self.came += u64::from(id.capture.is_none());
         self.captured += u32::from(id.capture.is_some());
         if self.known == 2 {
             for other in 1..self.arenas.len() as u32 {
@@ -286,8 +316,8 @@ impl Heap {
         // where the pool can record one at any time there will be one when somebody needs it
         if arena.id.capture.is_some()
             || arena.reach.is_some() && !crowded
-            || arena.recorded() >= arena.seq
-            || !(arena.wanted
+            || arena.recorded_soon() >= arena.seq
+            || !(arena.unrecorded.wanted
                 || self.replay.company.wants_events(stream)
                 || self.is_worth_an_event(stream, crowded))
         {
@@ -296,20 +326,45 @@ impl Heap {
         Some(self.number_for_event(stream))
     }
 
+    /// The same only if somebody needs one.
+    pub fn event_wanted(&mut self, stream: u32) -> Option<u64> {
+        let wanted = self.arena(stream).unrecorded.wanted;
+        wanted.then(|| self.event_due(stream))?
+    }
+
     /// Can the pool record an event on this stream only in calls that name it?
     pub(super) fn is_beyond_reach(&self, stream: u32) -> bool {
         stream != COMMON && self.arena(stream).is_beyond_reach()
     }
 
+    /// An event will be recorded at once, by a call of the driver outside the lock of the books. Until then other threads free, too: who
+    /// counted what it will cover would record one more each time.
     fn number_for_event(&mut self, stream: u32) -> u64 {
         let arena = self.arena_mut(stream);
         arena.advance();
         let number = arena.seq;
+        let unrecorded = mem::take(&mut arena.unrecorded);
+        arena.coming.add_all(unrecorded);
+        arena.soon = number;
+        self.count_uncovered(stream);
         if !self.replay.is_watching() {
             let calls = self.calls().all();
             self.replay.company.event_is_due(stream, calls, number);
         }
         number
+    }
+
+    /// It could not be: what it was to cover waits for the next one.
+    pub fn event_failed(&mut self, stream: u32, number: u64) {
+        let Some(arena) = self.arenas[stream as usize].as_mut() else {
+            return;
+        };
+        if arena.soon == number && arena.recorded() < number {
+            let coming = mem::take(&mut arena.coming);
+            arena.unrecorded.add_all(coming);
+            arena.soon = 0;
+            self.count_uncovered(stream);
+        }
     }
 
     /// A cache has kept a block that was freed. Where a round is ready but for events one is due: the number to be covered.
@@ -319,7 +374,9 @@ impl Heap {
     }
 
     fn is_worth_an_event(&mut self, stream: u32, crowded: bool) -> bool {
-        let (frees, bytes) = self.arena(stream).unrecorded();
+        let Unrecorded {
+            frees, bytes, strays, ..
+        } = self.arena(stream).unrecorded;
         if self.is_resting()
             && !self.sharing.is_apart()
             && self.has_several_streams()
@@ -330,15 +387,14 @@ impl Heap {
         if frees >= EVENT_FREES || bytes >= EVENT_BYTES && self.stats.used == 0 {
             return true;
         }
-        let own = self.count_uncovered(stream);
-        if frees > 0 && self.is_beyond_reach(stream) && self.is_left_by_streams(own) {
+        let own = self.count_uncovered(stream) + strays;
+        if frees > 0 && self.is_beyond_reach(stream) && self.is_left_by_streams() {
             return true;
         }
         if crowded {
             return bytes >= EVENT_BYTES;
         }
-        let strays = self.arena(stream).unrecorded_strays;
-        let due = own + strays >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event();
+        let due = own >= EVENT_BYTES && self.uncovered + strays >= self.most_without_event();
         if due && self.has_several_streams() {
             self.part.event_is_due(self.stats.hits, self.stats.misses);
         }
@@ -365,11 +421,11 @@ impl Heap {
         EVENT_BYTES.max(self.stats.reserved / if shares { of } else { PART })
     }
 
-    /// Bytes of the stream's free extents that no event covers. An event may have come.
+    /// Bytes of the stream's free extents that no event covers, or will at once. One may have come.
     pub(super) fn count_uncovered(&mut self, stream: u32) -> u64 {
         let nodes = &self.space.nodes;
         let arena = self.arenas[stream as usize].as_mut().expect("a stream in use");
-        let from = arena.recorded();
+        let from = arena.recorded_soon();
         if arena.counted_from != from {
             let known = |id: NodeId| (id != NIL && nodes[id].seq > from).then_some(id);
             let uncovered = std::iter::successors(known(arena.newest), |&id| known(nodes[id].age_prev));
@@ -395,6 +451,11 @@ impl Heap {
 }
 
 impl Arena {
+    /// The number that the newest event covers, or one that is being recorded.
+    fn recorded_soon(&self) -> u64 {
+        self.recorded().max(self.soon)
+    }
+
     /// Can the pool record an event only in calls that name the stream?
     pub(super) fn is_beyond_reach(&self) -> bool {
         self.reach.is_none() && self.id.capture.is_none()
@@ -425,7 +486,45 @@ impl Arena {
 
 #[cfg(test)]
 mod tests {
+    use super::super::directory::Directory;
+    use super::super::order::Reuse;
     use super::*;
+    use crate::base::units::StreamId;
+    use std::sync::Arc;
+
+    /// Frees, or somebody who needs one, ask for an event; not again while it is recorded, and again if it fails.
+    #[test]
+    fn an_event_that_fails_is_due_again() {
+        let reuse = Reuse {
+            event_dependencies: true,
+            opportunistic: true,
+            internal_dependencies: true,
+        };
+        let directory = Arc::new(Directory::new().expect("addresses"));
+        let mut heap = Heap::new(2 << 20, reuse, u64::MAX, directory);
+        let [stream, _] = [1, 2].map(|number| heap.stream(Timeline::of(StreamId(number))));
+        heap.arena_mut(stream).unrecorded = Unrecorded::default();
+        for wanted in [false, true] {
+            for _ in 0..EVENT_FREES {
+                heap.arena_mut(stream).tick(1);
+            }
+            heap.arena_mut(stream).unrecorded.wanted = wanted;
+            let mut due = |heap: &mut Heap| match wanted {
+                true => heap.event_wanted(stream),
+                false => heap.event_due(stream),
+            };
+            let first = due(&mut heap).expect("an event");
+            heap.arena_mut(stream).tick(1);
+            assert_eq!(due(&mut heap), None, "{wanted}");
+            heap.event_failed(stream, first);
+            let second = due(&mut heap).expect("another one");
+            heap.event_failed(stream, first); // late news
+            assert_eq!(due(&mut heap), None, "{wanted}");
+            heap.complete(&[(stream, second)], &mut Vec::new());
+            heap.event_failed(stream, second);
+            assert_eq!(due(&mut heap), None, "{wanted}: it is known to be complete");
+        }
+    }
 
     /// So many windows in each of which so many requests find something, and nothing: one of how many parts may be without an event then?
     fn after(part: &mut Part, windows: u64, hits: u64, misses: u64) -> u64 {

@@ -79,6 +79,8 @@ pub struct Heap {
     pub(super) known: u32,
     /// How many of these are parts of captures.
     pub(super) captured: u32,
+    /// How many there have been that are none.
+    pub(super) came: u64,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
     /// Requests that wait for what was freed.
@@ -172,6 +174,7 @@ impl Heap {
             latest: COMMON,
             known: 0,
             captured: 0,
+            came: 0,
             serving: NOBODY,
             frozen: 0,
             parted: false,

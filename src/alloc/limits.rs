@@ -25,6 +25,8 @@ const SHORT: u64 = 16;
 const PART: u64 = 64;
 /// A program that does not make ever new streams has no more of them without a cache.
 const MANY_STREAMS: usize = 64;
+/// Nor do more come while so much is left as one that does leaves.
+const FEW_STREAMS: u64 = 4;
 /// Little is what is less than this...
 const LITTLE: u64 = 128 << 20;
 /// ...or less than this for each cache: room for what one may keep, and for what comes and goes beside it.
@@ -51,8 +53,9 @@ pub struct Limits {
     /// How often one could not keep a block while requests found none, and the allocations of the heap until then.
     lacks: u32,
     until: u64,
-    /// Streams that never call again leave more than they may.
+    /// Streams never call again, and how many had come when they last left no more than they may.
     left: bool,
+    came: u64,
 }
 
 impl Heap {
@@ -106,17 +109,18 @@ impl Heap {
         }
     }
 
-    /// Is more free without an event than may be, and than all caches together could have given back, or are there many streams without a
-    /// cache? Then there are streams that never call again, as those made for a request each: what such a stream frees has its event at once,
-    /// and none of it is kept. What the stream that calls has free itself, `own`, says nothing: it can have its event in this call. So that
-    /// streams which call in turn do not differ in what they see, it is so for longer than it takes to begin.
-    pub(super) fn is_left_by_streams(&mut self, own: u64) -> bool {
-        let was = self.caches.limits.left;
+    /// Are there streams that never call again, as those made for a request each? What such a stream frees has its event at once then, and
+    /// none of it is kept. It is so if there are many streams without a cache, or if more is free without an event than may be, and than all
+    /// caches together could have given back, and goes on to be while others come: a few leave no more than they did, and what calls frees
+    /// may be much until it has its event.
+    pub(super) fn is_left_by_streams(&mut self) -> bool {
         let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
-        let most = self.most_without_event() + if was { kept / 2 } else { kept };
-        let left = self.uncovered - own > most || self.streams_without_cache() > MANY_STREAMS;
-        if left != was {
-            self.caches.limits.left = left;
+        let many = self.streams_without_cache() > MANY_STREAMS;
+        if self.uncovered <= self.most_without_event() + kept {
+            self.caches.limits.came = self.came;
+        }
+        let left = many || self.came - self.caches.limits.came > FEW_STREAMS;
+        if left != mem::replace(&mut self.caches.limits.left, left) {
             self.limit_caches();
         }
         left
@@ -171,7 +175,7 @@ impl Heap {
     /// Other threads have caches now: whether they wait for each other is yet to be seen.
     pub(super) fn renew_limits(&mut self) {
         self.caches.limits.contended = false;
-        self.is_left_by_streams(0);
+        self.is_left_by_streams();
         self.limit_caches();
     }
 
@@ -352,24 +356,28 @@ mod tests {
         assert_eq!(after(&mut heap, 0, 0), Excess::None);
     }
 
-    /// Of what may have its event in a call that is under way nothing is said, and streams that call in turn see the same.
     #[test]
-    fn what_others_leave_is_more_than_their_caches_gave_back() {
+    fn streams_that_come_and_leave_more_than_their_caches_gave_back_never_call_again() {
         let mut heap = heap(2);
         let limit = |heap: &Heap| heap.caches()[0].limit();
-        heap.uncovered = 1 << 30;
-        assert!(!heap.is_left_by_streams(heap.uncovered) && limit(&heap) == LEAST);
-        assert!(heap.is_left_by_streams(0) && limit(&heap) == 0);
+        heap.uncovered = 2 * LEAST;
+        let begin = |heap: &mut Heap, from: u64, count: u64| {
+            for number in 0..count {
+                heap.stream(Timeline::of(StreamId(from + number)));
+                assert!(!heap.is_left_by_streams() && limit(heap) == LEAST);
+            }
+        };
+        begin(&mut heap, 100, 2 * FEW_STREAMS); // two caches kept as much
+        heap.uncovered = 3 * LEAST;
+        begin(&mut heap, 200, FEW_STREAMS);
+        heap.stream(Timeline::of(StreamId(300)));
+        assert!(heap.is_left_by_streams() && limit(&heap) == 0);
         heap.limit_caches();
-        assert_eq!(limit(&heap), 0);
-        heap.uncovered = 3 * LEAST / 2;
-        assert!(
-            heap.is_left_by_streams(0),
-            "two caches kept more, but not so much less"
-        );
-        assert!(heap.is_left_by_streams(LEAST / 4) && limit(&heap) == 0);
-        assert!(!heap.is_left_by_streams(LEAST) && limit(&heap) == LEAST);
-        assert!(!heap.is_left_by_streams(0));
+        assert_eq!(limit(&heap), 0, "it is looked at where it can be known");
+        heap.uncovered = LEAST;
+        assert!(!heap.is_left_by_streams() && limit(&heap) == LEAST);
+        heap.uncovered = 3 * LEAST;
+        begin(&mut heap, 400, FEW_STREAMS);
     }
 
     /// Streams that threads call have caches, and a program with many graphs has as many parts of captures.
@@ -381,7 +389,7 @@ mod tests {
                 let stream = StreamId(of + number);
                 heap.stream(Timeline { stream, capture });
             }
-            heap.is_left_by_streams(0)
+            heap.is_left_by_streams()
         };
         assert!(!add(1000, Some(CaptureId(1))) && !add(1000, Some(CaptureId(2))));
         assert!(!add(2000, None) && !add(3000, None));

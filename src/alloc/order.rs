@@ -19,6 +19,7 @@
 
 use super::bins::Bins;
 use super::company::MANY;
+use super::coverage::Unrecorded;
 use super::depot::Depot;
 use super::heap::Heap;
 use super::node::{NIL, NodeId};
@@ -88,8 +89,6 @@ pub struct Arena {
     pub knows: FxHashMap<u32, u64>,
     /// Events not seen complete yet, oldest first, with the number each covers.
     pub events: VecDeque<(Event, u64)>,
-    /// Somebody needs an event at the next call that names the stream.
-    pub wanted: bool,
     /// Others have come, and it was not named since.
     pub(super) left: bool,
     /// Extents with later numbers may have neighbours that they could be joined with.
@@ -114,10 +113,11 @@ pub struct Arena {
     /// How many long requests it made of late (`partition`).
     pub(super) recent: u64,
     pub(super) predictor: Predictor,
-    unrecorded_bytes: u64,
-    unrecorded_frees: u32,
-    /// Of these bytes, those of strays.
-    pub(super) unrecorded_strays: u64,
+    /// What no event covers...
+    pub unrecorded: Unrecorded,
+    /// ...and what one will that is being recorded, up to this number.
+    pub(super) coming: Unrecorded,
+    pub(super) soon: u64,
 }
 
 impl Arena {
@@ -139,7 +139,6 @@ impl Arena {
             completed: 0,
             knows: FxHashMap::default(),
             events: VecDeque::with_capacity(EVENTS + 2),
-            wanted: false,
             left: false,
             joined: 0,
             frozen: 0,
@@ -153,9 +152,9 @@ impl Arena {
             most: 0,
             recent: 0,
             predictor: Predictor::default(),
-            unrecorded_bytes: 0,
-            unrecorded_frees: 0,
-            unrecorded_strays: 0,
+            unrecorded: Unrecorded::default(),
+            coming: Unrecorded::default(),
+            soon: 0,
         }
     }
 
@@ -170,8 +169,7 @@ impl Arena {
     /// Counts a free of `bytes` and gives its number.
     pub fn tick(&mut self, bytes: u64) -> u64 {
         self.next_number();
-        self.unrecorded_bytes += bytes;
-        self.unrecorded_frees += 1;
+        self.unrecorded.add(1, bytes);
         self.seq
     }
 
@@ -186,11 +184,6 @@ impl Arena {
         if self.caches > 0 {
             self.next_number();
         }
-    }
-
-    /// Frees since an event covered all of them, or all were known to be complete, and their bytes.
-    pub(super) fn unrecorded(&self) -> (u32, u64) {
-        (self.unrecorded_frees, self.unrecorded_bytes)
     }
 
     /// The number that the newest event covers, or that is complete.
@@ -240,9 +233,12 @@ impl Arena {
 
     /// If all that it freed is covered nobody needs an event.
     fn note_covered(&mut self) {
-        if self.recorded() >= self.seq {
-            (self.unrecorded_bytes, self.unrecorded_frees, self.wanted) = (0, 0, false);
-            self.unrecorded_strays = 0;
+        let recorded = self.recorded();
+        if recorded >= self.soon {
+            self.coming = Unrecorded::default();
+        }
+        if recorded >= self.seq {
+            self.unrecorded = Unrecorded::default();
         }
     }
 
@@ -368,7 +364,7 @@ impl Heap {
         if self.arena(stream).reach.is_some() && !self.is_crowded() {
             return;
         }
-        self.arena_mut(stream).wanted = true;
+        self.arena_mut(stream).unrecorded.wanted = true;
         self.call_owners(stream);
     }
 

@@ -403,7 +403,7 @@ impl Heap {
             self.stats.pending += size;
             let arena = self.arenas[stream as usize].as_mut().expect("a stream in use");
             let seq = arena.tick(size);
-            arena.unrecorded_strays += size;
+            arena.unrecorded.strays += size;
             self.slabs.strays.push(
                 &mut arena.strays,
                 Stray {

@@ -135,9 +135,14 @@ impl Pool {
 
     #[cold]
     fn record(&self, covers: u64, stream: &Named, index: u32) {
-        // without an event the frees wait for the next one, or for a synchronise: nothing is lost
-        if let Ok(event) = self.backend.record(stream.handle) {
-            self.add_event(event, covers, index);
+        match self.backend.record(stream.handle) {
+            Ok(event) => self.add_event(event, covers, index),
+            // the frees wait for the next one, or for a synchronise: nothing is lost
+            Err(_) => {
+                if let Ok(mut heap) = self.books_to_read() {
+                    heap.event_failed(index, covers);
+                }
+            }
         }
     }
 

@@ -12,9 +12,10 @@ use crate::trace::late::Late;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use weir::backend::Backend;
 use weir::backend::call::Call;
 use weir::backend::counting::Counting;
+use weir::backend::fault::Faulty;
+use weir::backend::{Backend, BackendError};
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::{Config, MemoryKind};
 use weir::pool::{Attribute, Pool, ThreadCache};
@@ -354,6 +355,47 @@ fn events_become_few_where_no_request_looks_at_them() {
             few,
             "{events} for {frees} frees, {count} threads"
         );
+    }
+}
+
+/// An event is recorded outside the lock of the books, where the driver may take long. What others free meanwhile needs none for what that
+/// one covers, unless it fails.
+#[test]
+fn what_an_event_covers_that_is_being_recorded_needs_no_other() {
+    let [one, two] = [1, 2].map(StreamHandle);
+    for (other, fails) in [(one, false), (two, false), (one, true), (two, true)] {
+        let memory = Faulty::new(Late::new(Counting::new(true), 0));
+        let hooked = Hooked::new(memory.clone());
+        let pool = Arc::new(Pool::new(config(), hooked.clone()).expect("a pool"));
+        let take = |mib: u64, stream| pool.alloc(mib * M, 0, stream).expect("memory");
+        let give = |at, stream| drop(pool.free(at, stream).expect("a live block"));
+        // nothing that is freed lies beside anything free
+        let lasts = [(2048, one), (2048, two)].map(|(mib, stream)| (take(mib, stream), stream));
+        let [large, short, next] = [(64, one), (1, other), (1, other)].map(|(mib, stream)| {
+            let blocks = [mib, 1].map(|mib| take(mib, stream));
+            (blocks, stream)
+        });
+        give(take(1, two), two); // it was not named since the other one was alone
+        let records = || memory.calls(Call::Record);
+        let before = records();
+        hooked.before(Call::Record, {
+            let pool = pool.clone();
+            move || drop(pool.free(short.0[0], other).expect("a live block"))
+        });
+        if fails {
+            memory.fail_nth_of(Call::Record, 1, BackendError::Other("no event".into()));
+        }
+        give(large.0[0], one);
+        assert!(hooked.is_done());
+        assert_eq!(records() - before, 1, "for the large one");
+        pool.validate();
+        give(next.0[0], other);
+        assert_eq!(records() - before, if fails { 2 } else { 1 }, "{other:?}");
+        pool.validate();
+        for (at, stream) in [(large.0[1], one), (short.0[1], other), (next.0[1], other)] {
+            give(at, stream);
+        }
+        lasts.into_iter().for_each(|(at, stream)| give(at, stream));
     }
 }
 
