@@ -509,7 +509,7 @@ mod tests {
                 heap.arena_mut(stream).tick(1);
             }
             heap.arena_mut(stream).unrecorded.wanted = wanted;
-            let mut due = |heap: &mut Heap| match wanted {
+            let due = |heap: &mut Heap| match wanted {
                 true => heap.event_wanted(stream),
                 false => heap.event_due(stream),
             };

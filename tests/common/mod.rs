@@ -18,6 +18,7 @@ pub mod run;
 pub mod sim;
 #[allow(unsafe_code)]
 pub mod standin;
+pub mod taken;
 pub mod threads;
 pub mod work;
 

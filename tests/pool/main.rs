@@ -40,6 +40,7 @@ mod sole;
 mod solitude;
 mod starving;
 mod steady;
+mod stream_events;
 mod stream_order;
 mod threads;
 mod training;
