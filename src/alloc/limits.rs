@@ -25,7 +25,7 @@ const SHORT: u64 = 16;
 const PART: u64 = 64;
 /// A program that does not make ever new streams has no more of them without a cache.
 const MANY_STREAMS: usize = 64;
-/// Nor do more come while so much is left as one that does leaves.
+/// Nor do more than so many come while more is left without an event than may be.
 const FEW_STREAMS: u64 = 4;
 /// Little is what is less than this...
 const LITTLE: u64 = 128 << 20;
