@@ -46,7 +46,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use books::{index, index_beside, index_for_alloc};
-pub use cached::{Cache, Inside, LONG, Look, Refused, SMALL_MAX, Spot, ThreadCache, Where};
+pub use cached::{Asked, Cache, Inside, LONG, Look, Refused, SMALL_MAX, Spot, ThreadCache, Where};
 pub use chunks::{Chunk, SHORT};
 pub use import::refusal;
 pub use order::Mark;
@@ -225,7 +225,6 @@ impl Pool {
     }
 
     /// The same for a thread whose cache for the stream could not serve it.
-    #[inline(always)]
     pub fn alloc_beside(
         &self,
         own: Option<&ThreadCache>,
@@ -233,8 +232,20 @@ impl Pool {
         align: u64,
         stream: StreamHandle,
     ) -> Result<Addr, Error> {
+        self.alloc_asked(own, Asked::No, (bytes, align), stream)
+    }
+
+    /// The same if the cache may have asked whose the stream is.
+    #[inline(always)]
+    pub fn alloc_asked(
+        &self,
+        own: Option<&ThreadCache>,
+        asked: Asked,
+        (bytes, align): (u64, u64),
+        stream: StreamHandle,
+    ) -> Result<Addr, Error> {
         check_request(bytes, align)?;
-        let stream = match self.known(own) {
+        let stream = match self.known(own, asked) {
             Some(stream) => stream,
             None => &self.name(stream)?,
         };

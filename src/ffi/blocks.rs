@@ -11,7 +11,7 @@ use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::lifecycle::threads::{self, Caches};
 use crate::lifecycle::{end, order};
-use crate::pool::{Cache, Inside, Refused, SMALL_MAX as SMALL, ThreadCache};
+use crate::pool::{Asked, Cache, Inside, Refused, SMALL_MAX as SMALL, ThreadCache};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -322,12 +322,13 @@ unsafe fn alloc_rest(
         let (bytes, alignment) = (bytes as u64, alignment as u64);
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(ptr, "ptr") }?;
-        let kept = cache
-            .as_ref()
-            .and_then(|cache| cache.alloc_rest(bytes, alignment));
+        let kept = match &cache {
+            Some(cache) => cache.alloc_rest(bytes, alignment),
+            None => Err(Asked::No),
+        };
         let at = match kept {
-            Some(at) => at,
-            None => alloc_beside(handle, bytes, alignment, on, cache)?,
+            Ok(at) => at,
+            Err(asked) => alloc_beside(handle, (bytes, alignment), on, cache, asked)?,
         };
         out.set(pointer(at));
         Ok(())
@@ -360,16 +361,16 @@ pub(super) fn not_asked<R>(
 #[inline(always)]
 fn alloc_beside(
     handle: usize,
-    bytes: u64,
-    alignment: u64,
+    (bytes, alignment): (u64, u64),
     on: StreamHandle,
     cache: Option<Ref<'_, ThreadCache>>,
+    asked: Asked,
 ) -> Result<Addr, Error> {
     serve(handle, |pool| {
         let at = match not_asked(handle, on, |cache| cache.alloc(bytes, alignment)) {
             Some(at) => at,
             None => threads::beside(pool, handle, on, cache, |own| {
-                pool.alloc_beside(own, bytes, alignment, on)
+                pool.alloc_asked(own, asked, (bytes, alignment), on)
             })?,
         };
         if watched(pool) {

@@ -21,6 +21,7 @@ use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::lifecycle::registry::POOLS;
 use crate::lifecycle::{defaults, end, order, threads};
+use crate::pool::Asked;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
@@ -51,7 +52,7 @@ fn block_of(
                     .and_then(|pool| pool.record_stream(addr(block), on));
                 if let Err(error) = recorded {
                     let unused = std::mem::replace(&mut block, ptr::null_mut());
-                    let _ = free_beside(handle, unused, on, None);
+                    let _ = free_beside(handle, unused, on, None, Asked::No);
                     return Err(error);
                 }
             }
@@ -79,13 +80,13 @@ fn give_back(name: &str, block: *mut c_void, device: c_int, stream: weir_stream)
                 if kept {
                     return Ok(());
                 }
-                match free_beside(handle, block, on, None) {
+                match free_beside(handle, block, on, None, Asked::No) {
                     Err(Error::WrongPool { .. }) => {}
                     result => return result,
                 }
             }
             match end::owner(at) {
-                Some((handle, _)) => free_beside(handle, block, on, None),
+                Some((handle, _)) => free_beside(handle, block, on, None, Asked::No),
                 None if end::exiting() => Ok(()), // the pool has ended
                 None => Err(Error::UnknownPointer(at)),
             }

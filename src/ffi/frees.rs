@@ -9,7 +9,7 @@ use super::types::{weir_pool, weir_stream};
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
 use crate::lifecycle::{order, threads};
-use crate::pool::{Cache, Inside, Look, Refused, Spot, ThreadCache, Where};
+use crate::pool::{Asked, Cache, Inside, Look, Refused, Spot, ThreadCache, Where};
 use std::cell::Ref;
 use std::ffi::c_void;
 
@@ -159,9 +159,13 @@ extern "C" fn free_missed(pool: *mut weir_pool, ptr: *mut c_void, on: weir_strea
     let cache = own_cache(&mine, pool, on);
     guard("weir_pool_free", InChild::Ignore, move || {
         let handle = args::handle(pool)?;
-        match cache.as_ref().and_then(|cache| cache.free_rest(addr(ptr))) {
-            Some(_) => Ok(()),
-            None => free_beside(handle, ptr, on, cache),
+        let kept = match &cache {
+            Some(cache) => cache.free_rest(addr(ptr)),
+            None => Err(Asked::No),
+        };
+        match kept {
+            Ok(_) => Ok(()),
+            Err(asked) => free_beside(handle, ptr, on, cache, asked),
         }
     })
 }
@@ -173,6 +177,7 @@ pub(super) fn free_beside(
     ptr: *mut c_void,
     on: StreamHandle,
     cache: Option<Ref<'_, ThreadCache>>,
+    asked: Asked,
 ) -> Result<(), Error> {
     give_back(handle, &[ptr], |pool| {
         if ptr.is_null() {
@@ -186,8 +191,10 @@ pub(super) fn free_beside(
             order::is_host_stream(on),
             || match not_asked(handle, on, |cache| cache.free(at)) {
                 Some(_) => Ok(()),
-                None => threads::beside_in_free(pool, handle, on, cache, |own| pool.free_beside(own, at, on))
-                    .map(drop),
+                None => {
+                    let free = |own: Option<&ThreadCache>| pool.free_asked(own, asked, at, on);
+                    threads::beside_in_free(pool, handle, on, cache, free).map(drop)
+                }
             },
         )
     })

@@ -1,6 +1,6 @@
 //! Many blocks at once: all of them, or none. One look at the stream and one lock serve them all.
 
-use super::{Named, Pool, ThreadCache, check_request, index_beside, index_for_alloc};
+use super::{Asked, Named, Pool, ThreadCache, check_request, index_beside, index_for_alloc};
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::LONG;
 use crate::alloc::order::COMMON;
@@ -113,7 +113,7 @@ impl Pool {
         for &bytes in sizes {
             check_request(bytes, 0)?;
         }
-        let stream = match self.known(own) {
+        let stream = match self.known(own, Asked::No) {
             Some(stream) => stream,
             None => &self.name(stream)?,
         };
@@ -232,7 +232,7 @@ impl Pool {
         blocks: &[Addr],
         stream: StreamHandle,
     ) -> Result<(), Error> {
-        let named = match self.known(own) {
+        let named = match self.known(own, Asked::No) {
             Some(stream) => Some(*stream),
             None => self.name_for_free(stream)?,
         };

@@ -41,18 +41,34 @@ pub struct ThreadCache {
     declared: bool,
 }
 
+/// Has the backend said in this call that the stream's handle still means the cache's stream? Then the pool need not ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)] // as long as an address, so that either comes back in a register
+pub enum Asked {
+    /// It was not asked, or said something else.
+    No,
+    /// It has.
+    Yes,
+}
+
 impl ThreadCache {
     /// A block for a request, if the cache has one. What is no alignment the pool refuses.
     pub fn alloc(&self, bytes: u64, align: u64) -> Option<Addr> {
+        self.alloc_or_ask(bytes, align).ok()
+    }
+
+    fn alloc_or_ask(&self, bytes: u64, align: u64) -> Result<Addr, Asked> {
         if self.cache.is_replayed() {
-            let same = align == 0 && self.stream_is_the_same();
-            return same.then(|| self.cache.replay_alloc(bytes))?.map(Addr);
+            return match align == 0 && self.stream_is_the_same() {
+                true => self.cache.replay_alloc(bytes).map(Addr).ok_or(Asked::Yes),
+                false => Err(Asked::No),
+            };
         }
         // who has nothing need not ask whose the stream is: the pool will
         if !is_alignment(align) || !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
-            return None;
+            return Err(Asked::No);
         }
-        self.cache.take(bytes, align).map(Addr)
+        self.cache.take(bytes, align).map(Addr).ok_or(Asked::Yes)
     }
 
     /// The cache itself, where it may be asked at once: the stream is declared (others have something to ask first), and whoever
@@ -68,23 +84,29 @@ impl ThreadCache {
     }
 
     /// A block for a request if `quick` did not give this cache to be asked, or the block is to be aligned.
-    pub fn alloc_rest(&self, bytes: u64, align: u64) -> Option<Addr> {
+    pub fn alloc_rest(&self, bytes: u64, align: u64) -> Result<Addr, Asked> {
         match align == 0 && self.cache.gate.is_quick() {
-            true => None,
-            false => self.alloc(bytes, align),
+            true => Err(Asked::No),
+            false => self.alloc_or_ask(bytes, align),
         }
     }
 
     /// Keeps a block that is freed, if that is all there is to do; gives its size.
     pub fn free(&self, at: Addr) -> Option<u64> {
+        self.free_or_ask(at).ok()
+    }
+
+    fn free_or_ask(&self, at: Addr) -> Result<u64, Asked> {
         if self.cache.is_replayed() {
-            let same = self.stream_is_the_same();
-            return same.then(|| self.cache.replay_free(at.0))?;
+            return match self.stream_is_the_same() {
+                true => self.cache.replay_free(at.0).ok_or(Asked::Yes),
+                false => Err(Asked::No),
+            };
         }
         if !self.cache.may_keep(at.0) || !self.stream_is_the_same() {
-            return None;
+            return Err(Asked::No);
         }
-        self.cache.keep(at.0)
+        self.cache.keep(at.0).ok_or(Asked::Yes)
     }
 
     /// Keeps a block all use of which is over, whatever stream that was on: gives its size.
@@ -100,10 +122,10 @@ impl ThreadCache {
     }
 
     /// The same of a free.
-    pub fn free_rest(&self, at: Addr) -> Option<u64> {
+    pub fn free_rest(&self, at: Addr) -> Result<u64, Asked> {
         match self.cache.gate.is_quick() {
-            true => None,
-            false => self.free(at),
+            true => Err(Asked::No),
+            false => self.free_or_ask(at),
         }
     }
 
@@ -261,11 +283,15 @@ impl Pool {
         }
     }
 
-    /// Who is this? The cache knows where the program declares its streams.
+    /// Who is this? The cache knows where the program declares its streams, or the backend was just asked.
     #[inline(always)]
-    pub(super) fn known<'a>(&self, own: Option<&'a ThreadCache>) -> Option<&'a Named> {
+    pub(super) fn known<'a>(&self, own: Option<&'a ThreadCache>, asked: Asked) -> Option<&'a Named> {
         match own {
-            Some(own) if own.declared && !own.is_ended() && self.backend.usable() => Some(&own.stream),
+            Some(own)
+                if (own.declared || asked == Asked::Yes) && !own.is_ended() && self.backend.usable() =>
+            {
+                Some(&own.stream)
+            }
             _ => None,
         }
     }

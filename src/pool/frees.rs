@@ -5,7 +5,7 @@
 use super::books::index_beside;
 use super::cached::this_thread;
 use super::turn::Turn;
-use super::{Named, Pool, ThreadCache};
+use super::{Asked, Named, Pool, ThreadCache};
 use crate::alloc::heap::Heap;
 use crate::alloc::lists::{LONG, LONG_AT_MOST};
 use crate::alloc::order::COMMON;
@@ -21,15 +21,26 @@ impl Pool {
     }
 
     /// The same for a thread whose cache for the stream could not keep the block.
-    #[inline(always)]
     pub fn free_beside(
         &self,
         own: Option<&ThreadCache>,
         at: Addr,
         stream: StreamHandle,
     ) -> Result<u64, Error> {
+        self.free_asked(own, Asked::No, at, stream)
+    }
+
+    /// The same if the cache may have asked whose the stream is.
+    #[inline(always)]
+    pub fn free_asked(
+        &self,
+        own: Option<&ThreadCache>,
+        asked: Asked,
+        at: Addr,
+        stream: StreamHandle,
+    ) -> Result<u64, Error> {
         let named;
-        let stream = match self.known(own) {
+        let stream = match self.known(own, asked) {
             Some(stream) => stream,
             None => match self.name_for_free(stream)? {
                 Some(stream) => {

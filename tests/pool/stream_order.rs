@@ -1,14 +1,17 @@
 //! The rules of stream order (`docs/design.md`) on real streams and real memory: queued work that is held
 //! back writes to its block late, and whoever was given the same memory too early sees it.
 
-use crate::common::real::{Recorded, Stream, alone, pool, synchronize};
+use crate::common::random::Random;
+use crate::common::real::{Recorded, Stream, alone, end, pool, synchronize};
 use crate::common::taken::{Taken, U, finish, finish_after, freed_in_use, reserved, take};
 use crate::common::{M, config, limited};
 use std::thread;
 use std::time::Duration;
 use weir::backend::call::Call;
 use weir::backend::host::streams;
+use weir::base::units::StreamHandle;
 use weir::config::{Config, Reuse};
+use weir::pool::Asked;
 
 const NONE: Reuse = Reuse {
     event_dependencies: false,
@@ -25,6 +28,19 @@ fn with(reuse: Reuse, max_bytes: u64) -> Config {
 
 // Streams end, and their handles come again.
 
+/// A stream that has this handle, which was another one's.
+fn recycled(handle: StreamHandle) -> Stream {
+    // another test may be quicker to get it
+    let mut others = Vec::new();
+    loop {
+        let stream = Stream::new();
+        if stream.0 == handle || others.len() > 1000 {
+            return stream;
+        }
+        others.push(stream);
+    }
+}
+
 #[test]
 fn a_recycled_handle_is_another_stream() {
     let _alone = alone();
@@ -33,20 +49,81 @@ fn a_recycled_handle_is_another_stream() {
     let (_, gate) = freed_in_use(&pool, &old, 4 * U);
     let handle = old.0;
     drop(old);
-    // another test may be quicker to get the handle
-    let mut others = Vec::new();
-    let new = loop {
-        let stream = Stream::new();
-        if stream.0 == handle || others.len() > 1000 {
-            break stream;
-        }
-        others.push(stream);
-    };
+    let new = recycled(handle);
     let taken = take(&pool, &new, 4 * U);
     new.synchronize();
     gate.open();
     taken.check(&new);
     finish(pool, &faulty, &[taken]);
+}
+
+/// Calls as the exported functions make them: each asks once whose the stream is, by the cache or by the pool.
+#[test]
+fn a_call_asks_once_whose_its_stream_is() {
+    let _alone = alone();
+    let mut missed = [0, 0]; // by caches that have asked
+    // caches may keep anything, or nothing
+    for release_threshold in [u64::MAX, 0] {
+        let (pool, faulty) = pool(Config {
+            release_threshold,
+            ..config()
+        });
+        let stream = Stream::new();
+        let other = take(&pool, &stream, 100); // no cache's: so calls are not recorded
+        let cache = pool.open_cache(stream.0).expect("a cache");
+        let random = &mut Random(3);
+        let mut blocks = Vec::new();
+        let before = faulty.calls(Call::Timeline);
+        for calls in 1..=10_000 {
+            if blocks.len() == 100 || blocks.len() > 50 && random.one_in(3) {
+                let at = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+                if let Err(asked) = cache.free_rest(at) {
+                    missed[0] += u32::from(asked == Asked::Yes);
+                    let freed = pool.free_asked(Some(&cache), asked, at, stream.0);
+                    freed.expect("a live block");
+                }
+            } else {
+                let bytes = random.log_uniform(22);
+                blocks.push(cache.alloc_rest(bytes, 0).unwrap_or_else(|asked| {
+                    missed[1] += u32::from(asked == Asked::Yes);
+                    let got = pool.alloc_asked(Some(&cache), asked, (bytes, 0), stream.0);
+                    got.expect("memory")
+                }));
+            }
+            assert_eq!(faulty.calls(Call::Timeline) - before, calls);
+        }
+        for at in blocks {
+            pool.free_beside(Some(&cache), at, stream.0)
+                .expect("a live block");
+        }
+        pool.close_cache(&cache);
+        finish(pool, &faulty, &[other]);
+    }
+    assert!(missed.iter().all(|&times| times > 20), "{missed:?}");
+}
+
+/// The cache of the stream that had the handle before has asked, and that is not its own any more.
+#[test]
+fn a_cache_that_has_asked_about_a_recycled_handle_says_nothing() {
+    let _alone = alone();
+    let (pool, faulty) = pool(config());
+    let old = Stream::new();
+    let cache = pool.open_cache(old.0).expect("a cache");
+    let blocks = [1000, 100 << 10, 1000].map(|bytes| pool.alloc(bytes, 0, old.0).expect("a block"));
+    assert!(blocks[1..].iter().all(|&at| cache.free(at).is_some()));
+    let handle = old.0;
+    drop(old);
+    let new = recycled(handle);
+    assert_eq!(new.0, handle);
+    for bytes in [1000, 100 << 10] {
+        assert_eq!(cache.alloc_rest(bytes, 0), Err(Asked::No), "{bytes}");
+    }
+    assert_eq!(cache.free_rest(blocks[0]), Err(Asked::No));
+    let gate = new.gate();
+    let freed = pool.free_asked(Some(&cache), Asked::No, blocks[0], handle);
+    assert!(freed.is_ok() && cache.is_ended());
+    gate.open();
+    end(pool, &faulty);
 }
 
 #[test]
