@@ -4,7 +4,7 @@
 //! It is guessed once they are so many, and again at twice as many if the guess was wrong. What is needed to replay them is found only when
 //! all blocks have gone: to note a call costs little. But meanwhile it goes to the books before the cache.
 //!
-//! They are given up when a mapping was removed, and where they do not pay: when they are more than a round may have, when threads' caches
+//! They are given up when a mapping was removed, and where they do not pay: when they are many, when threads' caches
 //! serve most of them, or when shorter rounds have come so often that these are what comes again.
 //!
 //! No lock of its own: the heap's.
@@ -14,7 +14,7 @@ use super::page::Changes;
 use super::period::{LAST, came_again};
 use super::recording::TURNS;
 use super::rounds::{BELIEVED, is_cached};
-use super::tape::{Progress, STEPS, Step};
+use super::tape::{Progress, Step};
 use crate::backend::sparse;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -24,6 +24,8 @@ const OFTEN: u64 = 32;
 /// ...which is looked at again when there are more calls by so small a part.
 const SELDOM: u64 = 8;
 
+/// More first calls than these are none: to note them costs more than to find rounds among those that follow.
+pub const MOST: usize = 1 << 18;
 /// For more calls than these there is room for all.
 const FEW: usize = 1024;
 /// Of that room the system finds memory for so many at once, which takes half as long as a page each time.
@@ -81,7 +83,7 @@ impl First {
         }
         let all = match self.notes.len() < FEW {
             true => 0,
-            false => (2 * STEPS).saturating_sub(self.notes.len()),
+            false => (2 * MOST).saturating_sub(self.notes.len()),
         };
         self.notes.reserve(all.max(self.live + 1));
     }
@@ -125,7 +127,7 @@ impl First {
                 return false;
             }
         }
-        made < STEPS as u64
+        made < MOST as u64
     }
 
     /// May these calls come again as a whole, now that all blocks have gone?
@@ -168,7 +170,7 @@ impl First {
 
     /// They did not come again as a whole, but so many of them did. False: they are too many now.
     pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) -> bool {
-        let room = notes.len() + steps <= STEPS;
+        let room = notes.len() + steps <= MOST;
         self.notes = notes.into();
         for number in 0..if room { steps } else { 0 } {
             self.add(self.notes[number]);
@@ -181,7 +183,7 @@ impl First {
     pub fn repeat(&mut self, notes: &VecDeque<Note>, progress: Progress) -> bool {
         let rounds = usize::try_from(progress.rounds).unwrap_or(usize::MAX);
         let more = rounds.saturating_mul(notes.len()).saturating_add(progress.steps);
-        let room = self.notes.len().saturating_add(more) <= STEPS;
+        let room = self.notes.len().saturating_add(more) <= MOST;
         let made = notes.iter().cycle().take(if room { more } else { 0 });
         made.for_each(|&note| self.add(note));
         self.notes.reserve(self.live + 1);
@@ -270,7 +272,7 @@ mod tests {
         let steps = |first: &First| first.notes.iter().map(Note::step).collect::<Vec<_>>();
         assert_eq!(steps(&one), steps(&other));
         assert_eq!(one.live, 1 + 60 - 10);
-        let many = STEPS as u64 / 120;
+        let many = MOST as u64 / 120;
         assert!(
             !one.repeat(
                 &round,
@@ -318,12 +320,12 @@ mod tests {
             first.goes_on(served, NONE) && !other.goes_on(served - 1, NONE),
             "{made}"
         );
-        while first.made() < STEPS as u64 {
-            assert!(first.goes_on(STEPS as u64, NONE));
+        while first.made() < MOST as u64 {
+            assert!(first.goes_on(MOST as u64, NONE));
             first.alloc(1, 1, 0);
             first.free(1, BLOCK, 0);
         }
-        assert!(!first.goes_on(STEPS as u64, NONE), "a round has no more");
+        assert!(!first.goes_on(MOST as u64, NONE), "a round has no more");
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //!
 //! No lock of its own: the heap's.
 
+use super::first::MOST;
 use super::gate::Shut;
 use super::heap::Heap;
 use super::lists::{Excess, LONG, LONG_AT_MOST};
 use super::order::COMMON;
-use super::tape::STEPS;
 use std::mem;
 
 /// A pool is near its limit once it needs all but this part of it, if its pages move.
@@ -162,7 +162,7 @@ impl Heap {
 
     /// Is it likely that nothing comes again? Nothing is recorded, and what was did not, or it would have been by now.
     fn is_without_rounds(&self) -> bool {
-        let long_since = self.calls().all() > STEPS as u64;
+        let long_since = self.calls().all() > MOST as u64;
         let vain = self.replay.failures > 0 || self.replay.wasted > 0;
         self.replay.is_watching() && (vain || long_since)
     }

@@ -54,6 +54,8 @@ pub struct Recording {
     /// Notes of the window, or of where blocks are led until there is one, and of a round as it was first seen.
     window: usize,
     round: usize,
+    /// So much was in use when it began.
+    begun_with: u64,
     /// Notes that are kept once it is known how many calls a round has.
     kept: usize,
     /// Notes that were made.
@@ -92,14 +94,15 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of rounds of so many calls; none if they are too long, or of none.
-    pub fn new(round: u64) -> Option<Recording> {
+    /// Of rounds of so many calls, the first of which finds so much in use; none if they are too long, or of none.
+    pub fn new(round: u64, used: u64) -> Option<Recording> {
         let round = usize::try_from(round)
             .ok()
             .filter(|round| (1..=STEPS).contains(round))?;
         let mut recording = Recording {
             window: round,
             round,
+            begun_with: used,
             ..Recording::default()
         };
         recording.make_room();
@@ -368,6 +371,11 @@ impl Recording {
     /// Calls of a round.
     pub fn round(&self) -> u64 {
         self.round as u64
+    }
+
+    /// So much was in use when it began; nothing before a program's first call.
+    pub fn begun_with(&self) -> u64 {
+        self.begun_with
     }
 
     /// Calls noted.

@@ -126,6 +126,12 @@ impl Replay {
         self.recording.round() > 0
     }
 
+    /// Is what is recorded a part of a round of so many calls, which had better be recorded?
+    fn has_part_of(&self, round: Option<u64>, now: Calls) -> bool {
+        let longer = round.filter(|&round| round / 2 > self.recording.round());
+        longer.is_some_and(|round| self.is_worth_recording(round, now))
+    }
+
     /// Is it, after so many calls, a round of about so many?
     fn is_worth_recording(&self, round: u64, now: Calls) -> bool {
         let known = alike(round, self.failed);
@@ -182,7 +188,6 @@ impl Heap {
         let used = had.saturating_sub(self.bytes_kept_beside(own));
         self.see_threads();
         let (now, made) = (self.calls(), self.stats.allocations);
-        let before = self.replay.rounds.low();
         let again = self.replay.rounds.sees(used, now, made, self.needed);
         if let Some(first) = &mut self.replay.first
             && again.is_some_and(|round| first.has_many(round))
@@ -190,8 +195,8 @@ impl Heap {
             self.forget_first();
         }
         if self.replay.records_round() {
-            let less = before - self.replay.rounds.low().min(before) > self.needed / PART;
-            if self.replay.recording.is_guided() || !less {
+            let less = used + self.needed / PART < self.replay.recording.begun_with();
+            if !less || self.replay.recording.is_guided() && !self.replay.has_part_of(again, now) {
                 return;
             }
             self.forget_round(); // it was a part of a longer one
@@ -213,7 +218,7 @@ impl Heap {
             && self.replay.is_worth_recording(round, now)
             && let Some(own) = own
             && self.may_tape(own)
-            && let Some(recording) = Recording::new(round)
+            && let Some(recording) = Recording::new(round, used)
         {
             self.record(own, recording);
         }

@@ -55,9 +55,12 @@ pub struct Rounds {
     begun: Calls,
     /// Calls of the latest parts, the last one first.
     parts: Vec<u64>,
-    /// The least in use ever, and all calls and the heap's allocations when it last was.
-    least: Option<(u64, Calls, u64)>,
+    /// The least in use ever, and since `forget`.
+    least: [Option<Least>; 2],
 }
+
+/// The least in use, and all calls and the heap's allocations when it last was.
+type Least = (u64, Calls, u64);
 
 impl Default for Rounds {
     fn default() -> Rounds {
@@ -67,7 +70,7 @@ impl Default for Rounds {
             left: false,
             begun: Calls::default(),
             parts: Vec::with_capacity(2 * PARTS),
-            least: None,
+            least: [None; 2],
         }
     }
 }
@@ -96,11 +99,6 @@ impl Rounds {
         let far = least > self.low.saturating_add(needed / HARDLY);
         self.left |= far;
         far
-    }
-
-    /// The least in use of late.
-    pub fn low(&self) -> u64 {
-        self.low
     }
 
     /// So much is in use, after so many calls. Gives the calls of the latest round, about, if it came twice, or is long.
@@ -136,16 +134,10 @@ impl Rounds {
         }
     }
 
-    /// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them.
-    fn since_least(&mut self, used: u64, (now, made): (Calls, u64), hardly: u64) -> Option<u64> {
-        let as_ever = |least: &(u64, Calls, u64)| used <= least.0.saturating_add(hardly);
-        let before = self.least.filter(as_ever);
-        if before.is_some() || self.least.is_none() {
-            self.least = Some((used, now, made));
-        }
-        let (_, then, of_them) = before?;
-        let calls = now.since(then).all();
-        (!is_cached(made.saturating_sub(of_them), calls)).then_some(calls) // those of a batch may be taken back
+    /// Calls since so little was in use last, if that is as little as ever, or as since `forget`.
+    fn since_least(&mut self, used: u64, at: (Calls, u64), hardly: u64) -> Option<u64> {
+        let [ever, late] = self.least.each_mut().map(|least| since(least, used, at, hardly));
+        ever.or(late)
     }
 
     fn begin(&mut self, now: Calls, made: u64) {
@@ -153,11 +145,22 @@ impl Rounds {
         self.until = made + made.clamp(SHORT, LONG);
     }
 
-    /// Nothing is known of the latest calls.
+    /// Nothing is known of the latest calls, but that there were so many: what was replayed may be a part of a longer round.
     pub fn forget(&mut self, now: Calls) {
         self.parts.clear();
-        (self.begun, self.least) = (now, None);
+        (self.begun, self.least[1]) = (now, None);
     }
+}
+
+/// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them.
+fn since(least: &mut Option<Least>, used: u64, (now, made): (Calls, u64), hardly: u64) -> Option<u64> {
+    let before = least.filter(|least| used <= least.0.saturating_add(hardly));
+    if before.is_some() || least.is_none() {
+        *least = Some((used, now, made));
+    }
+    let (_, then, of_them) = before?;
+    let calls = now.since(then).all();
+    (!is_cached(made.saturating_sub(of_them), calls)).then_some(calls) // those of a batch may be taken back
 }
 
 #[cfg(test)]
@@ -219,6 +222,26 @@ mod tests {
         };
         assert_eq!(again(0), Some(2 * round(0).count() as u64));
         assert_eq!(again(20), None, "more than ever");
+    }
+
+    /// What is replayed meanwhile is not looked at. The program began with less in use than it will ever have again, or comes back to that.
+    #[test]
+    fn a_long_round_is_seen_though_parts_of_it_were_replayed() {
+        for (then, seen) in [(50, 6 * BELIEVED), (0, 8 * BELIEVED)] {
+            let mut rounds = Rounds::default();
+            let calls = |count: u64| Calls {
+                allocs: count,
+                frees: count,
+            };
+            let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
+            sees(0, 0);
+            sees(90, SHORT);
+            rounds.forget(calls(BELIEVED));
+            let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
+            sees(50, BELIEVED);
+            sees(90, 3 * BELIEVED); // so long that there may never be less again
+            assert_eq!(sees(then, 4 * BELIEVED), Some(seen));
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Steps of the longest round. (loom has few atomics.)
-pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 18 };
+pub const STEPS: usize = if cfg!(loom) { 4 } else { 1 << 20 };
 const CHUNK: usize = if cfg!(loom) { 4 } else { 1 << 10 };
 const CHUNKS: usize = STEPS / CHUNK;
 

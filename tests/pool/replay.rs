@@ -1,11 +1,16 @@
 //! Rounds that come again are answered from the tape; whatever comes between, the books make up for it and are right, and no stream gets
 //! memory that another one's work may still use.
 
+use crate::common::cached::{STREAM, alloc, free};
 use crate::common::op::{Op, PLACES, Setup, random_op};
 use crate::common::player::{Call, Player, Round, asked, learn, ready, setup, setup_of};
 use crate::common::random::Random;
 use crate::common::run::Run;
-use crate::common::{K, M, Pages};
+use crate::common::{K, M, Pages, config};
+use weir::backend::counting::Counting;
+use weir::base::units::Addr;
+use weir::config::Config;
+use weir::pool::Pool;
 
 /// Of programs that are disturbed.
 const SEEDS: u64 = 1000;
@@ -368,6 +373,83 @@ fn a_long_round_is_known_by_heart_when_it_came_twice() {
     }
     // which ones are is chance
     assert!(learned >= 48, "{learned} of 80");
+}
+
+/// A run from nothing to nothing of so many steps of each of three kinds, from one to the next with less in use.
+fn run_of_steps(steps: usize) -> Round {
+    let random = &mut Random(7);
+    let (mut asked, mut calls) = (vec![5 * M; 12], Vec::new());
+    calls.extend((0..12).map(Call::Alloc));
+    for kind in 0..3 {
+        let step: Vec<u64> = (0..50).map(|_| 300 * K + random.below(4 * M)).collect();
+        for _ in 0..steps {
+            let from = asked.len();
+            asked.extend(&step);
+            calls.extend((from..from + 50).map(Call::Alloc));
+            calls.extend((from..from + 50).rev().map(Call::Free));
+        }
+        calls.extend((4 * kind..4 * kind + 4).map(Call::Free));
+    }
+    Round::of(asked, calls)
+}
+
+/// Each kind of step is soon answered by heart, which ends where the next one begins; once the run has come twice it is known as a whole.
+#[test]
+fn a_run_whose_steps_are_known_is_learned_as_a_whole() {
+    let round = run_of_steps(16);
+    for first_has_cache in [true, false] {
+        let mut run = Run::new(&ample(first_has_cache));
+        let mut player = Player::new(&round);
+        let mut by_heart = [0; 6];
+        for by_heart in &mut by_heart {
+            for from in (0..round.calls.len()).step_by(20) {
+                player.play(&mut run, &round, from..(from + 20).min(round.calls.len()));
+                *by_heart += usize::from(run.pool.is_replaying());
+            }
+        }
+        let all = round.calls.len().div_ceil(20);
+        assert!((all / 8..all).contains(&by_heart[0]), "steps: {by_heart:?}");
+        assert_eq!(by_heart[4..], [all; 2], "{by_heart:?}");
+        run.end();
+    }
+}
+
+/// The same of one that is so long that other moments with little in use are taken for the least meanwhile, and that has more calls than the
+/// first ones that are noted.
+#[test]
+fn a_long_run_is_learned_as_a_whole() {
+    let round = run_of_steps(900);
+    let pool = Pool::new(
+        Config {
+            slack: 0.3,
+            ..config()
+        },
+        Counting::new(true),
+    )
+    .expect("a pool");
+    let cache = pool.open_cache(STREAM).expect("a cache");
+    let mut blocks = vec![Addr(0); round.asked.len()];
+    let mut ended = [0; 4];
+    for ended in &mut ended {
+        for &call in &round.calls {
+            match call {
+                Call::Alloc(block) => {
+                    blocks[block] = alloc(&pool, &cache, round.asked[block]).expect("memory")
+                }
+                Call::Free(block) | Call::FreeLast(block) => {
+                    free(&pool, &cache, blocks[block]).expect("a live block");
+                }
+            }
+            *ended += usize::from(!pool.is_replaying());
+        }
+    }
+    assert!(
+        ended[0] > 0 && ended[3] == 0,
+        "{ended:?} of {} calls",
+        round.calls.len()
+    );
+    pool.close_cache(&cache);
+    pool.validate();
 }
 
 /// What a program does from its first call on until nothing is in use is known by heart when it begins again, unless pages were released.

@@ -21,7 +21,7 @@ fn free(recording: &mut Recording, at: u64) {
 
 #[test]
 fn a_window_is_whole_from_the_call_on_before_which_nothing_takes_turns() {
-    let mut recording = Recording::new(4).expect("short");
+    let mut recording = Recording::new(4, 0).expect("short");
     // one block lasts over the first call, at another place each time
     let mut whole = Vec::new();
     for round in 0..5 {
@@ -40,7 +40,7 @@ fn a_window_is_whole_from_the_call_on_before_which_nothing_takes_turns() {
 /// Two blocks of a length that change places: the places in use are the same, and yet the next free is of another one.
 #[test]
 fn blocks_that_change_places_are_not_the_same() {
-    let mut recording = Recording::new(4).expect("short");
+    let mut recording = Recording::new(4, 0).expect("short");
     let mut whole = Vec::new();
     // each round frees both, and gets them again the other way round
     let (mut one, mut other) = (1, 2);
@@ -58,7 +58,7 @@ fn blocks_that_change_places_are_not_the_same() {
 /// Each round's result is kept until the next one's is there, at the same two places in turn: both came at the same turn.
 #[test]
 fn a_block_that_is_kept_until_the_next_one_is_there_is_not_the_same() {
-    let mut recording = Recording::new(4).expect("short");
+    let mut recording = Recording::new(4, 0).expect("short");
     let mut whole = Vec::new();
     for round in 0..12 {
         whole.push(alloc(&mut recording, 8 - round % 2));
@@ -75,7 +75,7 @@ fn a_block_that_is_kept_until_the_next_one_is_there_is_not_the_same() {
 
 #[test]
 fn blocks_that_take_turns_are_found_in_a_window_of_two_rounds() {
-    let mut recording = Recording::new(2).expect("short");
+    let mut recording = Recording::new(2, 0).expect("short");
     // the next one comes before the last one goes: 1, 2, 1, 2
     let mut whole = None;
     for call in 0..12 {
@@ -91,7 +91,7 @@ fn blocks_that_take_turns_are_found_in_a_window_of_two_rounds() {
 /// Three blocks, each kept until the next one is there: each takes the place that the one before it left.
 #[test]
 fn blocks_that_take_each_others_places_are_found_in_a_window_of_more_rounds() {
-    let mut recording = Recording::new(6).expect("short");
+    let mut recording = Recording::new(6, 0).expect("short");
     let mut places = [1, 2, 3];
     let (mut next, mut whole) = (4, None);
     for call in 0.. {
@@ -109,7 +109,7 @@ fn blocks_that_take_each_others_places_are_found_in_a_window_of_more_rounds() {
 /// The latest calls are the same as those a bit more or less than a round ago, too.
 #[test]
 fn parts_that_are_alike_do_not_hide_how_many_calls_a_round_has() {
-    let mut recording = Recording::new(1040).expect("short");
+    let mut recording = Recording::new(1040, 0).expect("short");
     for pair in 0..2000 {
         assert!(recording.goes_on());
         if recording.has_period() {
@@ -125,7 +125,7 @@ fn parts_that_are_alike_do_not_hide_how_many_calls_a_round_has() {
 /// Rounds of so many calls, thought to have about as many, in which blocks of some lengths come and go. How many calls the window
 /// has that is whole.
 fn found(about: u64, lengths: u64) -> Option<usize> {
-    let mut recording = Recording::new(about).expect("short");
+    let mut recording = Recording::new(about, 0).expect("short");
     for call in 0..1000 {
         if recording.is_whole(NONE, false) {
             return Some(recording.steps().len());
@@ -160,7 +160,7 @@ fn how_many_calls_a_long_round_has_is_known_soon() {
         (long / 4, long / 2),
         (1504, 3 * 1504),
     ] {
-        let mut recording = Recording::new(thought).expect("short");
+        let mut recording = Recording::new(thought, 0).expect("short");
         while recording.goes_on() && !recording.has_period() {
             let bytes = recording.made() % round;
             recording.note(Step::Alloc { bytes, at: 512 }, 0, BLOCK, NONE);
@@ -182,7 +182,7 @@ fn how_many_calls_a_long_round_has_is_known_soon() {
 
 #[test]
 fn a_window_in_which_mappings_were_removed_is_not_whole() {
-    let mut recording = Recording::new(2).expect("short");
+    let mut recording = Recording::new(2, 0).expect("short");
     let changed = Changes { made: 1, removed: 1 };
     for changes in [NONE, NONE, changed] {
         assert!(!recording.is_whole(changed, false) && recording.goes_on());
@@ -197,7 +197,7 @@ fn a_window_in_which_mappings_were_removed_is_not_whole() {
 /// Rounds of eight calls that are thought to be of four. A wrong guess changes nothing of what is found out.
 #[test]
 fn a_wrong_guess_is_as_if_there_had_been_none() {
-    let mut recordings = [true, false].map(|_| Recording::new(4).expect("short"));
+    let mut recordings = [true, false].map(|_| Recording::new(4, 0).expect("short"));
     let mut guesses = 0;
     let steps = (0..6).flat_map(|pair| {
         let bytes = if pair % 4 == 3 { 2 } else { 1 };
@@ -239,7 +239,7 @@ fn a_replay_that_ended_is_as_if_its_calls_had_been_made() {
         recording.note(step, 0, BLOCK, NONE);
     };
     let learn = || {
-        let mut recording = Recording::new(4).expect("short");
+        let mut recording = Recording::new(4, 0).expect("short");
         for (number, call) in (0..).flat_map(round).enumerate() {
             if call.0 && (recording.is_whole(NONE, false) || !recording.goes_on()) {
                 return (recording, number);
@@ -280,7 +280,7 @@ fn a_replay_that_ended_is_as_if_its_calls_had_been_made() {
 fn calls_are_guessed_to_be_a_round_once_where_no_mapping_was_removed() {
     let removed = Changes { made: 1, removed: 1 };
     for (during, now) in [(NONE, NONE), (NONE, removed), (removed, removed)] {
-        let mut recording = Recording::new(4).expect("short");
+        let mut recording = Recording::new(4, 0).expect("short");
         for changes in [NONE, during] {
             recording.note(Step::Alloc { bytes: 1, at: 512 }, 0, BLOCK, changes);
             recording.note(Step::Free { bytes: 512, at: 512 }, 0, BLOCK, changes);
@@ -292,7 +292,7 @@ fn calls_are_guessed_to_be_a_round_once_where_no_mapping_was_removed() {
 
 #[test]
 fn what_was_done_is_counted_and_differs_by_the_blocks_of_the_last_round() {
-    let mut recording = Recording::new(4).expect("short");
+    let mut recording = Recording::new(4, 0).expect("short");
     for _ in 0..2 {
         alloc(&mut recording, 1);
         alloc(&mut recording, 2);
