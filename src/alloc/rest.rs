@@ -242,20 +242,22 @@ impl Rest {
     }
 
     /// The pool has come to rest. That is the beginning of a round if less is in use than at the rests between. Memory `exceeds`
-    /// what rounds that need so much may hold, or does not.
-    fn begin_round(&mut self, used: u64, needed: u64, exceeds: bool) -> Option<Round> {
+    /// what rounds that need so much may hold, or does not. Where all is `as_new` the round before was the pool's whole life.
+    fn begin_round(&mut self, used: u64, needed: u64, exceeds: bool, as_new: bool) -> Option<Round> {
         self.since += 1;
         if used > self.lowest && self.since <= ROUND {
             return None;
         }
-        let again = self.lowest.abs_diff(used) <= needed / SAME;
+        let again = as_new || self.lowest.abs_diff(used) <= needed / SAME;
         (self.lowest, self.since) = (used, 0);
         // what comes again may find its layouts again, however many the rounds before have tried
         if self.is_alike() || again {
             (self.mapped, self.gave_up) = (0, false);
         }
         (self.windows, self.known) = (0, 0);
-        let grows = std::mem::replace(&mut self.needed, needed) != needed;
+        let before = std::mem::replace(&mut self.needed, needed);
+        // a little more or less is what threads keep
+        let grows = needed.saturating_sub(before) > before / SAME && !(as_new && before == 0);
         let sheds = !grows && exceeds && again && self.may_shed(needed);
         Some(Round { again, sheds })
     }
@@ -308,10 +310,12 @@ impl Rest {
 }
 
 impl Heap {
-    /// The pool has come to rest. False: it has just grown and may be `left` as it is, unless it grew by chance: then its layout is chance, too.
-    pub fn begin_rest(&mut self, left: bool) -> bool {
+    /// The pool has come to rest. False: it has just grown and may be `left` as it is. Not if it grew by chance: then its layout is chance, too.
+    /// Nor if it holds too much, for which more than `ample` is, and would shed that at the next such rest.
+    pub fn begin_rest(&mut self, left: bool, ample: u64) -> bool {
         self.wake_caches();
-        let stays = self.rest.passes(self.needed) && left && !self.holds_by_chance();
+        let sheds = self.is_as_new(self.used_now()) && self.exceeds(ample);
+        let stays = self.rest.passes(self.needed) && left && !self.holds_by_chance() && !sheds;
         if stays {
             self.rest.needed = self.needed;
         }
@@ -342,7 +346,8 @@ impl Heap {
         (self.rest.allocations, self.rest.moved_until) = (self.stats.allocations, self.stats.pages_moved);
         let exceeds = self.exceeds(ample);
         let used = self.used_now();
-        let round = self.rest.begin_round(used, self.needed, exceeds);
+        let as_new = self.is_as_new(used);
+        let round = self.rest.begin_round(used, self.needed, exceeds, as_new);
         self.rest.taken(used);
         let Some(Round { again, sheds }) = round else {
             return false;
@@ -350,6 +355,11 @@ impl Heap {
         self.leeway.begin_round(again);
         self.begin_round_of_streams(used, again, may);
         sheds
+    }
+
+    /// Is as little in use as before the program's first call? Where there are several streams what they hold then is chance.
+    fn is_as_new(&self, used: u64) -> bool {
+        used <= self.needed / SAME && !self.had_several_streams()
     }
 
     /// Does it hold too much, for which more than `ample` is? What leeway gave is given, and what chance made it hold it would hold again.
@@ -507,5 +517,48 @@ impl Heap {
             Found::Start(id) | Found::Inside(id) => id,
             Found::Outside => unreachable!("a mapping is part of a range"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether rounds shed that need so much each, and begin with so much in use.
+    fn sheds<const ROUNDS: usize>(rounds: [(u64, u64); ROUNDS], new: bool) -> [bool; ROUNDS] {
+        let mut rest = Rest::default();
+        rounds.map(|(used, needed)| {
+            let round = rest.begin_round(used, needed, true, new && used == 0);
+            round.expect("no more is in use than before").sheds
+        })
+    }
+
+    #[test]
+    fn what_holds_too_much_sheds_when_a_round_begins_like_the_last_and_needs_no_more() {
+        let need = 1 << 30;
+        assert_eq!(sheds([(5, need); 3], false), [false, true, true]);
+        assert_eq!(
+            sheds([(5, need), (5, need + 4096)], false),
+            [false, true],
+            "hardly more"
+        );
+        assert_eq!(sheds([(5, need), (5, need + (need >> 9))], false), [false, false]);
+        assert_eq!(
+            sheds([(need / 2, need), (5, need)], false),
+            [false, false],
+            "another round"
+        );
+    }
+
+    #[test]
+    fn the_first_round_begins_with_the_pool() {
+        let need = 1 << 30;
+        assert_eq!(sheds([(0, need); 2], true), [true, true]);
+        assert_eq!(sheds([(need / 2, need), (0, need)], true), [false, true]);
+        assert_eq!(
+            sheds([(need / 2, need / 2), (0, need)], true),
+            [false, false],
+            "it grew"
+        );
     }
 }

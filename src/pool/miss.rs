@@ -476,7 +476,7 @@ impl Pool {
         let ample = self.ample_for(&heap);
         let may = self.may(&heap);
         heap.flush(Whose::All, |_| false);
-        let rests = heap.begin_rest(!near);
+        let rests = heap.begin_rest(!near, ample);
         if rests && heap.has_several_streams() && heap.reuse.opportunistic && !heap.sharing.is_apart() {
             // what is complete becomes everybody's first: extents of two owners are not joined, pages that are partly another
             // stream's do not come home, and who freed what is chance

@@ -5,8 +5,10 @@
 //! allocator (PyTorch 2.11, one H100, 2026-11-25). 156 calls make the model, then come 842 a step; from the 206th to the 687th they are those
 //! of the thread of the backward pass.
 
+use crate::common::cached;
 use crate::common::device::Device;
 use crate::common::recorded::{Call, recorded};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::thread;
 use weir::backend::counting::Counting;
@@ -30,6 +32,12 @@ struct How {
     backward: bool,
     /// A stream of its own copies what a step reads, and has its memory.
     copies: bool,
+}
+
+/// Page calls so far.
+fn pages(pool: &Pool) -> u64 {
+    let stats = pool.stats().expect("stats");
+    stats.maps + stats.unmaps + stats.page_creates + stats.page_releases
 }
 
 /// Page calls of each step, and the first one that ended by heart. The cache is that of the thread whose call it is, and the stream.
@@ -70,16 +78,12 @@ fn steps(how: How) -> (Vec<u64>, Option<usize>) {
             }
         }
     };
-    let pages = || {
-        let stats = pool.stats().expect("stats");
-        stats.maps + stats.unmaps + stats.page_creates + stats.page_releases
-    };
     let all = recorded("tests/data/gpt-steps.trace.gz");
     let (model, all) = all.split_at(MODEL);
     play(model, 0, usize::MAX);
     let (mut made, mut by_heart) = (Vec::new(), None);
     for (number, step) in all.chunks(STEP).enumerate() {
-        let before = pages();
+        let before = pages(&pool);
         let (copied, backward) = (step[0].0, usize::from(how.backward));
         // the host is ahead by about a step
         device.queue(STREAM, STEP_TAKES);
@@ -87,7 +91,7 @@ fn steps(how: How) -> (Vec<u64>, Option<usize>) {
         play(&step[BACKWARD], backward, copied);
         play(&step[BACKWARD.end..], 0, copied);
         device.host(STEP_TAKES);
-        made.push(pages() - before);
+        made.push(pages(&pool) - before);
         if by_heart.is_none() && pool.is_replaying() {
             by_heart = Some(number);
         }
@@ -125,5 +129,37 @@ fn steps_are_by_heart_beside_a_stream_that_copies() {
         assert!(made[8..].iter().sum::<u64>() <= 4, "{how:?}: {made:?}");
         let soon = by_heart.is_some_and(|number| number <= 11);
         assert!(soon, "{how:?}: by heart in step {by_heart:?}");
+    }
+}
+
+/// All of it from nothing to nothing, again and again, with blocks of as many times as much: page calls of each time.
+fn runs(times: f64) -> Vec<u64> {
+    let pool = Pool::new(crate::common::config(), Counting::new(true)).expect("a pool");
+    let cache = cached::cache(&pool);
+    let calls = recorded("tests/data/gpt-steps.trace.gz");
+    let run = |_| {
+        let (before, mut blocks) = (pages(&pool), BTreeMap::new());
+        for &(block, bytes) in &calls {
+            if let Some(bytes) = bytes {
+                let bytes = (bytes as f64 * times) as u64;
+                blocks.insert(block, cached::alloc(&pool, &cache, bytes).expect("memory"));
+            } else if let Some(at) = blocks.remove(&block) {
+                cached::free(&pool, &cache, at).expect("live");
+            }
+        }
+        for (_, at) in blocks {
+            cached::free(&pool, &cache, at).expect("live");
+        }
+        pages(&pool) - before
+    };
+    (0..5).map(run).collect()
+}
+
+/// It holds too much after the first time, and sheds that as soon as nothing is in use.
+#[test]
+fn runs_from_nothing_to_nothing_come_to_rest_soon() {
+    for times in [0.7, 1.0, 1.3, 1.7, 2.0] {
+        let made = runs(times);
+        assert!(made[1] > 0 && made[3..] == [0; 2], "{times}: {made:?}");
     }
 }
