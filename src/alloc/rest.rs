@@ -318,6 +318,8 @@ impl Heap {
         let stays = self.rest.passes(self.needed) && left && !self.holds_by_chance() && !sheds;
         if stays {
             self.rest.needed = self.needed;
+            // but where nothing is in use any more, by which the layout that comes next will be as good
+            self.rest.below = u64::from(!self.had_several_streams());
         }
         !stays
     }
