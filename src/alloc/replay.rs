@@ -579,7 +579,7 @@ impl Heap {
         let for_guest = self.replay.guests.have_ended(progress);
         let worth = recording.rounds_until(progress) >= WORTH && !disturbed;
         if !wrong {
-            self.replay.rounds.forget(now);
+            self.replay.rounds.forget(now, self.replay.company.is_several());
             match worth {
                 true => self.replay.failures = 0,
                 false if for_guest => {}

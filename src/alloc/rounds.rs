@@ -145,10 +145,14 @@ impl Rounds {
         self.until = made + made.clamp(SHORT, LONG);
     }
 
-    /// Nothing is known of the latest calls, but that there were so many: what was replayed may be a part of a longer round.
-    pub fn forget(&mut self, now: Calls) {
+    /// Nothing is known of the latest calls, but that there were so many: what was replayed may be a part of a longer round. Not if `several`
+    /// streams made it, whose longer rounds hardly come again as they were: they had better be seen as they are now.
+    pub fn forget(&mut self, now: Calls, several: bool) {
         self.parts.clear();
         (self.begun, self.least[1]) = (now, None);
+        if several {
+            self.least[0] = None;
+        }
     }
 }
 
@@ -227,7 +231,12 @@ mod tests {
     /// What is replayed meanwhile is not looked at. The program began with less in use than it will ever have again, or comes back to that.
     #[test]
     fn a_long_round_is_seen_though_parts_of_it_were_replayed() {
-        for (then, seen) in [(50, 6 * BELIEVED), (0, 8 * BELIEVED)] {
+        let cases = [
+            (50, false, 6 * BELIEVED),
+            (0, false, 8 * BELIEVED),
+            (0, true, 6 * BELIEVED),
+        ];
+        for (then, several, seen) in cases {
             let mut rounds = Rounds::default();
             let calls = |count: u64| Calls {
                 allocs: count,
@@ -236,7 +245,7 @@ mod tests {
             let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
             sees(0, 0);
             sees(90, SHORT);
-            rounds.forget(calls(BELIEVED));
+            rounds.forget(calls(BELIEVED), several);
             let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
             sees(50, BELIEVED);
             sees(90, 3 * BELIEVED); // so long that there may never be less again
