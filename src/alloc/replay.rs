@@ -579,7 +579,8 @@ impl Heap {
         let for_guest = self.replay.guests.have_ended(progress);
         let worth = recording.rounds_until(progress) >= WORTH && !disturbed;
         if !wrong {
-            self.replay.rounds.forget(now, self.replay.company.is_several());
+            let several = self.replay.company.is_several();
+            self.replay.rounds.forget(now, self.stats.allocations, several);
             match worth {
                 true => self.replay.failures = 0,
                 false if for_guest => {}

@@ -11,6 +11,8 @@ const LONG: u64 = 1 << 16;
 const PARTS: usize = 16;
 /// It takes long until so many calls come twice: rounds of more are believed to when the least is in use again.
 pub const BELIEVED: u64 = 1 << 12;
+/// Rounds of more calls are none where threads' caches serve most of them: to record one takes longer than many by heart save.
+const LONGEST: u64 = 1 << 18;
 /// So small a part of all calls are allocations that the heap serves where threads' caches serve most of them.
 const DEAR: u64 = 16;
 /// So small a part of what is needed is hardly anything.
@@ -51,10 +53,10 @@ pub struct Rounds {
     until: u64,
     /// Clearly more was in use since.
     left: bool,
-    /// All calls when a part began.
-    begun: Calls,
-    /// Calls of the latest parts, the last one first.
-    parts: Vec<u64>,
+    /// All calls when a part began, and the heap's allocations.
+    begun: (Calls, u64),
+    /// Calls of the latest parts, and how many were the heap's allocations, the last one first.
+    parts: Vec<(u64, u64)>,
     /// The least in use ever, and since `forget`.
     least: [Option<Least>; 2],
 }
@@ -68,7 +70,7 @@ impl Default for Rounds {
             low: u64::MAX,
             until: 0,
             left: false,
-            begun: Calls::default(),
+            begun: Default::default(),
             parts: Vec::with_capacity(2 * PARTS),
             least: [None; 2],
         }
@@ -125,13 +127,18 @@ impl Rounds {
             return None;
         }
         self.parts.truncate(2 * PARTS - 1);
-        self.parts.insert(0, now.since(self.begun).all());
+        let (begun, before) = self.begun;
+        self.parts
+            .insert(0, (now.since(begun).all(), made.saturating_sub(before))); // those of a batch may be taken back
         self.begin(now, made);
-        let twice = |&count: &usize| (0..count).all(|part| alike(self.parts[part], self.parts[part + count]));
-        match (1..=self.parts.len() / 2).find(twice) {
-            Some(count) => Some(self.parts[..count].iter().sum()),
-            None => self.parts.first().copied().filter(|&part| part > BELIEVED),
-        }
+        let twice =
+            |&count: &usize| (0..count).all(|part| alike(self.parts[part].0, self.parts[part + count].0));
+        let count = (1..=self.parts.len() / 2).find(twice);
+        let is_long = |&&(part, _): &&(u64, u64)| part > BELIEVED;
+        let count = count.or_else(|| self.parts.first().filter(is_long).map(|_| 1))?;
+        let sum = |(calls, of_heap), &(more, of_them): &(u64, u64)| (calls + more, of_heap + of_them);
+        let (calls, of_heap) = self.parts[..count].iter().fold((0, 0), sum);
+        (calls <= LONGEST || !is_cached(of_heap, calls)).then_some(calls)
     }
 
     /// Calls since so little was in use last, if that is as little as ever, or as since `forget`.
@@ -141,15 +148,15 @@ impl Rounds {
     }
 
     fn begin(&mut self, now: Calls, made: u64) {
-        (self.begun, self.left) = (now, false);
+        (self.begun, self.left) = ((now, made), false);
         self.until = made + made.clamp(SHORT, LONG);
     }
 
     /// Nothing is known of the latest calls, but that there were so many: what was replayed may be a part of a longer round. Not if `several`
     /// streams made it, whose longer rounds hardly come again as they were: they had better be seen as they are now.
-    pub fn forget(&mut self, now: Calls, several: bool) {
+    pub fn forget(&mut self, now: Calls, made: u64, several: bool) {
         self.parts.clear();
-        (self.begun, self.least[1]) = (now, None);
+        (self.begun, self.least[1]) = ((now, made), None);
         if several {
             self.least[0] = None;
         }
@@ -174,7 +181,7 @@ mod tests {
     /// What is seen of rounds whose allocations find so much in use.
     fn see(rounds: &mut Rounds, used: &[u64], times: u64) -> Option<u64> {
         let mut seen = None;
-        let mut made = rounds.begun.allocs;
+        let mut made = rounds.begun.0.allocs;
         for _ in 0..times {
             for &used in used {
                 made += 1;
@@ -245,7 +252,7 @@ mod tests {
             let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
             sees(0, 0);
             sees(90, SHORT);
-            rounds.forget(calls(BELIEVED), several);
+            rounds.forget(calls(BELIEVED), BELIEVED, several);
             let mut sees = |used, made| rounds.sees(used, calls(made), made, 100);
             sees(50, BELIEVED);
             sees(90, 3 * BELIEVED); // so long that there may never be less again
@@ -269,6 +276,29 @@ mod tests {
         assert_eq!(again(10_000), Some(20_000));
         assert_eq!(again(20_000 / DEAR), Some(20_000));
         assert_eq!(again(20_000 / DEAR - 1), None);
+    }
+
+    /// Parts of so many calls, so many of which are the heap's allocations: the round that is seen.
+    fn parts_of(calls: u64, made: u64) -> Option<u64> {
+        let mut rounds = Rounds::default();
+        let mut seen = None;
+        for part in 0..4 {
+            let now = |more| Calls {
+                allocs: part * calls + more,
+                frees: 0,
+            };
+            rounds.is_far(90, 100); // since the last one began
+            seen = rounds.sees(50, now(0), part * made, 100).or(seen);
+        }
+        seen
+    }
+
+    #[test]
+    fn a_round_that_is_too_long_is_none_where_caches_serve_it() {
+        let long = LONGEST + ALIKE;
+        assert_eq!(parts_of(LONGEST, LONGEST / DEAR - 1), Some(LONGEST));
+        assert_eq!(parts_of(long, long / DEAR), Some(long));
+        assert_eq!(parts_of(long, long / DEAR - 1), None);
     }
 
     /// What threads keep serves some of the first allocations, and not always the same.
