@@ -310,15 +310,15 @@ impl Rest {
 }
 
 impl Heap {
-    /// The pool has come to rest. False: it has just grown and may be `left` as it is. Not if it grew by chance: then its layout is chance, too.
-    /// Nor if it holds too much, for which more than `ample` is, and would shed that at the next such rest.
+    /// The pool has come to rest. False: it has just grown and may be `left` as it is; but not if it grew by chance, since its layout is chance
+    /// then, or if nothing is in use and it holds more than `ample`, which it would shed the next time anyway.
     pub fn begin_rest(&mut self, left: bool, ample: u64) -> bool {
         self.wake_caches();
         let sheds = self.is_as_new(self.used_now()) && self.exceeds(ample);
         let stays = self.rest.passes(self.needed) && left && !self.holds_by_chance() && !sheds;
         if stays {
             self.rest.needed = self.needed;
-            // but where nothing is in use any more, by which the layout that comes next will be as good
+            // until pages move, or nothing is in use: no layout is lost by a rest then
             self.rest.below = u64::from(!self.had_several_streams());
         }
         !stays
