@@ -325,7 +325,7 @@ mod tests {
             first.alloc(1, 1, 0);
             first.free(1, BLOCK, 0);
         }
-        assert!(!first.goes_on(MOST as u64, NONE), "a round has no more");
+        assert!(!first.goes_on(MOST as u64, NONE), "there are no more");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! No lock of its own: the heap's.
 
-use super::first::MOST;
+use super::first;
 use super::gate::Shut;
 use super::heap::Heap;
 use super::lists::{Excess, LONG, LONG_AT_MOST};
@@ -162,7 +162,7 @@ impl Heap {
 
     /// Is it likely that nothing comes again? Nothing is recorded, and what was did not, or it would have been by now.
     fn is_without_rounds(&self) -> bool {
-        let long_since = self.calls().all() > MOST as u64;
+        let long_since = self.calls().all() > first::MOST as u64;
         let vain = self.replay.failures > 0 || self.replay.wasted > 0;
         self.replay.is_watching() && (vain || long_since)
     }

@@ -128,17 +128,21 @@ impl Rounds {
         }
         self.parts.truncate(2 * PARTS - 1);
         let (begun, before) = self.begun;
-        self.parts
-            .insert(0, (now.since(begun).all(), made.saturating_sub(before))); // those of a batch may be taken back
+        let part = (now.since(begun).all(), made.saturating_sub(before)); // those of a batch may be taken back
+        self.parts.insert(0, part);
         self.begin(now, made);
-        let twice =
-            |&count: &usize| (0..count).all(|part| alike(self.parts[part].0, self.parts[part + count].0));
-        let count = (1..=self.parts.len() / 2).find(twice);
-        let is_long = |&&(part, _): &&(u64, u64)| part > BELIEVED;
-        let count = count.or_else(|| self.parts.first().filter(is_long).map(|_| 1))?;
-        let sum = |(calls, of_heap), &(more, of_them): &(u64, u64)| (calls + more, of_heap + of_them);
-        let (calls, of_heap) = self.parts[..count].iter().fold((0, 0), sum);
+        let round = &self.parts[..self.parts_of_round()?];
+        let calls: u64 = round.iter().map(|part| part.0).sum();
+        let of_heap = round.iter().map(|part| part.1).sum();
         (calls <= LONGEST || !is_cached(of_heap, calls)).then_some(calls)
+    }
+
+    /// How many of the latest parts are a round: those that came twice, or the last one if it is long.
+    fn parts_of_round(&self) -> Option<usize> {
+        let parts = &self.parts;
+        let twice = |&count: &usize| (0..count).all(|part| alike(parts[part].0, parts[part + count].0));
+        let came_twice = (1..=parts.len() / 2).find(twice);
+        came_twice.or_else(|| parts.first().is_some_and(|part| part.0 > BELIEVED).then_some(1))
     }
 
     /// Calls since so little was in use last, if that is as little as ever, or as since `forget`.
@@ -163,7 +167,7 @@ impl Rounds {
     }
 }
 
-/// Calls since so little was in use last, if that is as little as ever, and threads' caches did not serve most of them.
+/// Calls since as little as the least was in use last, if it is now, and threads' caches did not serve most of them.
 fn since(least: &mut Option<Least>, used: u64, (now, made): (Calls, u64), hardly: u64) -> Option<u64> {
     let before = least.filter(|least| used <= least.0.saturating_add(hardly));
     if before.is_some() || least.is_none() {
