@@ -139,17 +139,6 @@ impl Cache {
         self.directory.whole()
     }
 
-    /// May it have a block for a request? A look that changes nothing, and needs no gate.
-    pub fn may_have(&self, bytes: u64, align: u64) -> bool {
-        self.lists.may_have(bytes, align)
-    }
-
-    /// May the owner keep this block when it is freed? The same kind of look.
-    pub fn may_keep(&self, at: u64) -> bool {
-        let fits = |grains| self.fits(grains);
-        self.has_room() && self.directory.may_keep(at, &self.marks, fits)
-    }
-
     /// The owner takes a block for a request. None: it has none, or must not now.
     pub fn take(&self, bytes: u64, align: u64) -> Option<u64> {
         let _pass = self.gate.enter()?;
@@ -392,12 +381,6 @@ impl Cache {
         }?;
         put(&self.lists, grains, (at, look.site()), self.seq());
         Some(self.gain(Piece::Large { grains }))
-    }
-
-    /// Could it keep a block of so many grains now? Of long ones there is one.
-    #[inline(always)]
-    fn fits(&self, grains: u64) -> bool {
-        grains <= self.most.load(Relaxed) && (!self.lists.is_long(grains) || self.lists.long_bytes() == 0)
     }
 
     /// The number for a block that was freed just now. It is read behind the gate and after the call began: any event

@@ -340,19 +340,6 @@ impl Directory {
         Spot::of(at, self.whole())
     }
 
-    /// May the cache for an arena keep the block at an address, as things are, if it fits in case that it is of no slab?
-    pub fn may_keep(&self, at: u64, marks: &Marks, fits: impl FnOnce(u64) -> bool) -> bool {
-        match self.place(at) {
-            None => false,
-            Some(Place::Large(_, word)) => {
-                begins(word, at) && marks.may_keep(word) && fits(word >> GRAINS_SHIFT)
-            }
-            Some(Place::Small(byte, word)) => {
-                word & WHOSE == marks.slabs && state_of(byte.load(Ordering::Relaxed)) == State::Plain
-            }
-        }
-    }
-
     /// A kept block is live as it was before: it shall not be freed after all.
     pub fn revive(&self, at: u64) -> Option<Piece> {
         match self.place(at)? {

@@ -93,10 +93,9 @@ impl Gate {
     /// The owner goes in, unless the gate is shut. Only one thread ever calls this.
     #[inline(always)]
     pub fn enter(&self) -> Option<Pass<'_>> {
-        self.inside.store(true, Ordering::Relaxed);
-        light();
+        let word = self.enter_asked();
         let pass = Pass(self);
-        (self.shut.load(Ordering::Acquire) & !ASKS == 0 || self.is_open_behind_fence()).then_some(pass)
+        (word == 0).then_some(pass)
     }
 
     /// The same where the owner needs no fence of its own and has nothing to ask; where it does, the gate is shut to it. Gives the word
@@ -118,22 +117,25 @@ impl Gate {
     /// The same where it may need a fence of its own, and has asked what it has to ask.
     #[inline(always)]
     pub fn enter_taped(&self) -> Option<Pass<'_>> {
-        self.inside.store(true, Ordering::Relaxed);
-        light();
+        let word = self.enter_asked();
         let pass = Pass(self);
-        let fenced = match self.shut.load(Ordering::Acquire) & !(NOT_THE_TAPES | ASKS) {
-            TAPED => false,
-            word if word == TAPED | FENCED => true,
-            _ => return None,
-        };
-        (!fenced || self.is_taped_behind_fence()).then_some(pass)
+        Gate::is_to_tape(word).then_some(pass)
+    }
+
+    /// As `enter_quick`, where it may need a fence of its own, and has asked what it has to ask: the word says neither.
+    #[inline(always)]
+    pub fn enter_asked(&self) -> u32 {
+        match self.enter_quick() {
+            word if word & FENCED == 0 => word & !ASKS,
+            _ => self.behind_fence(),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn is_taped_behind_fence(&self) -> bool {
+    fn behind_fence(&self) -> u32 {
         full();
-        self.shut.load(Ordering::Acquire) & !(NOT_THE_TAPES | ASKS) == TAPED | FENCED
+        self.shut.load(Ordering::Acquire) & !(FENCED | ASKS)
     }
 
     /// Is `enter_quick` of use? Else it lets nobody in.
@@ -144,13 +146,6 @@ impl Gate {
     /// From now on the owner has something to ask before it goes in.
     pub fn asks(&self) {
         self.shut.fetch_or(ASKS, Ordering::Relaxed);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn is_open_behind_fence(&self) -> bool {
-        full();
-        self.shut.load(Ordering::Acquire) & !ASKS == FENCED
     }
 
     /// Shuts the gate for a reason. The owner may still be inside until `wait` returns.

@@ -32,6 +32,15 @@ impl Cache {
             word => Err(Refused { cache: self, word }),
         }
     }
+
+    /// The same where it may need one, and has asked what it has to ask.
+    #[inline(always)]
+    pub fn enter_asked(&self) -> Result<Inside<'_>, Refused<'_>> {
+        match self.gate.enter_asked() {
+            0 => Ok(Inside(self)),
+            word => Err(Refused { cache: self, word }),
+        }
+    }
 }
 
 impl Refused<'_> {

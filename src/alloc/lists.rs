@@ -16,7 +16,7 @@
 use super::directory::Piece;
 use super::entries::{Entries, Entry, NONE};
 use super::kept::{Kept, Larger, Single};
-use super::size::{CLASSES, GRAIN, class_of};
+use super::size::{CLASSES, GRAIN};
 use crate::backend::sparse::Site;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -138,20 +138,6 @@ impl Lists {
     pub fn set_long_from(&self, bytes: u64) {
         debug_assert!((LONG..=LONG_AT_MOST).contains(&bytes));
         self.long_from.store(bytes / GRAIN, Relaxed);
-    }
-
-    /// Could there be a block for a request? The answer is no only if there is none. (Whether one is near enough is left to who takes it: to
-    /// look for that costs more than it saves.)
-    pub fn may_have(&self, bytes: u64, align: u64) -> bool {
-        match class_of(bytes, align) {
-            Some(class) => self.is_filled(class),
-            None if self.is_long(bytes.div_ceil(GRAIN)) => self.has_long_for(bytes),
-            None => {
-                let grains = grains_for(bytes).max(SHORTEST);
-                let mut from = self.filled[list_of(grains) / 64..].iter();
-                self.latest.grains() >= grains || from.any(|word| word.load(Relaxed) != 0)
-            }
-        }
     }
 
     /// Takes a block that is of no slab, for a request that none of a slab can serve, aligned as all such are.

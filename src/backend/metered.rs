@@ -120,6 +120,9 @@ impl Backend for Metered {
     fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
         self.inner.timeline(stream)
     }
+    fn is_still(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.inner.is_still(stream, line)
+    }
     fn is_inert(&self, stream: StreamId) -> bool {
         self.inner.is_inert(stream)
     }

@@ -137,6 +137,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// inside a call that names it.
     fn timeline(&self, stream: StreamHandle) -> Result<Timeline, BackendError>;
 
+    /// Is this still the stream of that identity, and does its work go where it went then? No may also mean that `timeline` says what is
+    /// wrong. As that, only inside a call that names the stream; it is asked at nearly each.
+    fn is_still(&self, stream: StreamHandle, line: Timeline) -> bool {
+        self.timeline(stream) == Ok(line)
+    }
+
     /// Is this a stream that never has work in flight? Memory freed on it is everybody's at once.
     fn is_inert(&self, _stream: StreamId) -> bool {
         false

@@ -9,7 +9,7 @@ use super::valgrind;
 use crate::backend::own::Mine;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
-use crate::lifecycle::threads::{self, Caches};
+use crate::lifecycle::threads::{self, Caches, Place};
 use crate::lifecycle::{end, order};
 use crate::pool::{Asked, Cache, Inside, Refused, SMALL_MAX as SMALL, ThreadCache};
 use std::cell::Ref;
@@ -91,7 +91,11 @@ pub(super) unsafe fn alloc(
         return weir_status::WEIR_OK;
     }
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest(name, pool, bytes, alignment, on, ptr) }
+    match unsafe { ask(own_cache(&mine, pool, stream(on)), (bytes, alignment), ptr) } {
+        Ok(()) => weir_status::WEIR_OK,
+        // SAFETY: as above.
+        Err(asked) => unsafe { alloc_rest(name, pool, (bytes, alignment), on, ptr, asked) },
+    }
 }
 
 /// The calling thread's cache, if it may be asked without further ado: what asks it calls nothing that could put another one
@@ -145,7 +149,7 @@ unsafe fn alloc_from(
     }
     drop(inside);
     // SAFETY: as above.
-    unsafe { alloc_missed(pool, bytes, on, ptr) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, Asked::No) }
 }
 
 /// What `weir_pool_alloc` goes on with where the cache is not the nearest. It has the same arguments, and lets no panic out, so that it
@@ -160,23 +164,40 @@ unsafe extern "C" fn alloc_elsewhere(
     on: weir_stream,
     ptr: *mut *mut c_void,
 ) -> weir_status {
-    match find(pool, on) {
+    match find(&threads::mine_if_calm(), pool, on) {
         // SAFETY: the caller's promise, passed on.
-        Some(cache) => unsafe { alloc_from(cache, pool, bytes, on, ptr) },
+        Found::Quick(cache) => unsafe { alloc_from(cache, pool, bytes, on, ptr) },
         // SAFETY: as above.
-        None => unsafe { alloc_missed(pool, bytes, on, ptr) },
+        Found::Asks(place) => unsafe { alloc_asking(pool, bytes, on, ptr, place) },
+        // SAFETY: as above.
+        Found::Nothing => unsafe { alloc_missed(pool, bytes, on, ptr, Asked::No) },
     }
 }
 
-/// As `quick`, where it was not the nearest cache. It is there for one call.
+/// What the calling thread has for a pool and a stream.
+pub(super) enum Found<'a> {
+    /// As `quick`.
+    Quick(&'a Cache),
+    /// The place of a cache that has something to ask, if it has one.
+    Asks(&'a Place),
+    Nothing,
+}
+
+/// What there is where it is not the nearest cache.
 #[inline(always)]
-pub(super) fn find<'a>(pool: *mut weir_pool, on: weir_stream) -> Option<&'a Cache> {
-    let mine = threads::mine_if_calm()?;
+pub(super) fn find(mine: &Option<Mine<Caches>>, pool: *mut weir_pool, on: weir_stream) -> Found<'_> {
     let (pool, on) = (pool.addr(), stream(on));
+    let Some(mine) = mine else { return Found::Nothing };
+    let (cache, place) = mine.quick_or_place(pool, on);
     // SAFETY: as in `quick`.
-    let cache = unsafe { mine.quick(pool, on).as_ref() }?;
-    mine.bring_near(pool, on, cache);
-    Some(cache)
+    match (unsafe { cache.as_ref() }, place) {
+        (Some(cache), _) => {
+            mine.bring_near(pool, on, cache);
+            Found::Quick(cache)
+        }
+        (None, Some(place)) => Found::Asks(place),
+        (None, None) => Found::Nothing,
+    }
 }
 
 /// What `weir_pool_alloc` goes on with where calls may be answered as in the round before; as above.
@@ -197,7 +218,7 @@ unsafe extern "C" fn alloc_by_heart(
     }
     drop(refused);
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, Asked::No) }
 }
 
 /// What `weir_pool_alloc` goes on with where the block is of no slab; as above.
@@ -263,7 +284,7 @@ unsafe extern "C" fn alloc_far(
     }
     drop(inside);
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, Asked::No) }
 }
 
 /// What `alloc_larger` goes on with where the request is long; as above.
@@ -284,7 +305,44 @@ unsafe extern "C" fn alloc_long(
     }
     drop(inside);
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_missed(pool, bytes, on, ptr) }
+    unsafe { alloc_missed(pool, bytes, on, ptr, Asked::No) }
+}
+
+/// What `alloc_elsewhere` goes on with where the cache, if there is one, has to ask the driver whose the stream is; as above.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(never)]
+unsafe extern "C" fn alloc_asking(
+    pool: *mut weir_pool,
+    bytes: usize,
+    on: weir_stream,
+    ptr: *mut *mut c_void,
+    place: &Place,
+) -> weir_status {
+    // SAFETY: the caller's promise, passed on.
+    match unsafe { ask(place.get(), (bytes, 0), ptr) } {
+        Ok(()) => weir_status::WEIR_OK,
+        // SAFETY: as above.
+        Err(asked) => unsafe { alloc_missed(pool, bytes, on, ptr, asked) },
+    }
+}
+
+/// The thread's cache where it has to ask, or the block is to be aligned.
+///
+/// # Safety
+/// `ptr` is NULL or can be written.
+#[inline(always)]
+unsafe fn ask(
+    cache: Option<Ref<'_, ThreadCache>>,
+    (bytes, alignment): (usize, usize),
+    ptr: *mut *mut c_void,
+) -> Result<(), Asked> {
+    let cache = cache.filter(|_| !ptr.is_null()).ok_or(Asked::No)?;
+    let at = cache.alloc_rest(bytes as u64, alignment as u64)?;
+    // SAFETY: not NULL, so the caller promised that it can be written.
+    unsafe { ptr.write(pointer(at)) };
+    Ok(())
 }
 
 /// What all these go on with where the cache has nothing at all, or may not be asked; as above.
@@ -297,12 +355,13 @@ unsafe extern "C" fn alloc_missed(
     bytes: usize,
     on: weir_stream,
     ptr: *mut *mut c_void,
+    asked: Asked,
 ) -> weir_status {
     // SAFETY: the caller's promise, passed on.
-    unsafe { alloc_rest("weir_pool_alloc", pool, bytes, 0, on, ptr) }
+    unsafe { alloc_rest("weir_pool_alloc", pool, (bytes, 0), on, ptr, asked) }
 }
 
-/// What is left of a request: the thread's cache where it has to ask the driver whose the stream is, and the pool.
+/// What is left of a request: the pool.
 ///
 /// # Safety
 /// `ptr` is NULL or can be written.
@@ -310,26 +369,18 @@ unsafe extern "C" fn alloc_missed(
 unsafe fn alloc_rest(
     name: &str,
     pool: *mut weir_pool,
-    bytes: usize,
-    alignment: usize,
+    (bytes, alignment): (usize, usize),
     on: weir_stream,
     ptr: *mut *mut c_void,
+    asked: Asked,
 ) -> weir_status {
     let mine = threads::mine_if_calm();
     let cache = own_cache(&mine, pool, stream(on));
     guard(name, InChild::Refuse, move || {
         let (handle, on) = (args::handle(pool)?, stream(on));
-        let (bytes, alignment) = (bytes as u64, alignment as u64);
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(ptr, "ptr") }?;
-        let kept = match &cache {
-            Some(cache) => cache.alloc_rest(bytes, alignment),
-            None => Err(Asked::No),
-        };
-        let at = match kept {
-            Ok(at) => at,
-            Err(asked) => alloc_beside(handle, (bytes, alignment), on, cache, asked)?,
-        };
+        let at = alloc_beside(handle, (bytes as u64, alignment as u64), on, cache, asked)?;
         out.set(pointer(at));
         Ok(())
     })

@@ -1,14 +1,15 @@
 //! Blocks of a pool that are freed, one at a time. The ways that a free goes are those of an allocation, and for the same reasons (`blocks`).
 
 use super::args;
-use super::blocks::{find, not_asked, own_cache};
+use super::blocks::{Found, find, not_asked, own_cache};
 use super::guard::{InChild, guard};
 use super::pool::{addr, freeing, give_back, stream};
 use super::status::weir_status;
 use super::types::{weir_pool, weir_stream};
 use crate::base::error::Error;
 use crate::base::units::StreamHandle;
-use crate::lifecycle::{order, threads};
+use crate::lifecycle::order;
+use crate::lifecycle::threads::{self, Place};
 use crate::pool::{Asked, Cache, Inside, Look, Refused, Spot, ThreadCache, Where};
 use std::cell::Ref;
 use std::ffi::c_void;
@@ -65,16 +66,37 @@ fn freed<I>(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream, inside: I, 
     drop(inside);
     match kept {
         true => weir_status::WEIR_OK,
-        false => free_missed(pool, ptr, on),
+        false => free_missed(pool, ptr, on, Asked::No),
     }
 }
 
 /// As `alloc_elsewhere`.
 #[inline(never)]
 extern "C" fn free_elsewhere(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
-    match find(pool, on) {
-        Some(cache) => free_from((cache, cache.whole()), pool, ptr, on),
-        None => free_missed(pool, ptr, on),
+    match find(&threads::mine_if_calm(), pool, on) {
+        Found::Quick(cache) => free_from((cache, cache.whole()), pool, ptr, on),
+        Found::Asks(place) => free_asking(pool, ptr, on, place),
+        Found::Nothing => free_missed(pool, ptr, on, Asked::No),
+    }
+}
+
+/// As `alloc_asking`.
+#[inline(never)]
+extern "C" fn free_asking(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+    place: &Place,
+) -> weir_status {
+    let cache = place.get().filter(|_| !ptr.is_null());
+    let kept = match &cache {
+        Some(cache) => cache.free_rest(addr(ptr)),
+        None => Err(Asked::No),
+    };
+    drop(cache);
+    match kept {
+        Ok(_) => weir_status::WEIR_OK,
+        Err(asked) => free_missed(pool, ptr, on, asked),
     }
 }
 
@@ -153,20 +175,17 @@ extern "C" fn free_any(
 
 /// As `alloc_missed`.
 #[inline(never)]
-extern "C" fn free_missed(pool: *mut weir_pool, ptr: *mut c_void, on: weir_stream) -> weir_status {
+extern "C" fn free_missed(
+    pool: *mut weir_pool,
+    ptr: *mut c_void,
+    on: weir_stream,
+    asked: Asked,
+) -> weir_status {
     let mine = threads::mine_if_calm();
     let on = super::pool::stream(on);
     let cache = own_cache(&mine, pool, on);
     guard("weir_pool_free", InChild::Ignore, move || {
-        let handle = args::handle(pool)?;
-        let kept = match &cache {
-            Some(cache) => cache.free_rest(addr(ptr)),
-            None => Err(Asked::No),
-        };
-        match kept {
-            Ok(_) => Ok(()),
-            Err(asked) => free_beside(handle, ptr, on, cache, asked),
-        }
+        free_beside(args::handle(pool)?, ptr, on, cache, asked)
     })
 }
 

@@ -53,7 +53,7 @@ struct Key {
 }
 
 /// Where a cache is, if there is one. It stays borrowed while its pool is called.
-type Place = RefCell<ManuallyDrop<Option<ThreadCache>>>;
+pub struct Place(RefCell<ManuallyDrop<Option<ThreadCache>>>);
 
 /// A key and its place.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl Key {
 
 impl Slot<'_> {
     fn has_cache(self) -> bool {
-        self.cache.try_borrow().is_ok_and(|cache| cache.is_some())
+        self.cache.get().is_some()
     }
 
     /// Has it one of a pool that lives?
@@ -94,7 +94,19 @@ impl Slot<'_> {
     }
 
     fn is_in_use(self) -> bool {
-        self.cache.try_borrow_mut().is_err()
+        self.cache.0.try_borrow_mut().is_err()
+    }
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place(RefCell::new(ManuallyDrop::new(None)))
+    }
+
+    /// The cache that is there. It stays there meanwhile.
+    #[inline(always)]
+    pub fn get(&self) -> Option<Ref<'_, ThreadCache>> {
+        Ref::filter_map(self.0.try_borrow().ok()?, |cache| cache.as_ref()).ok()
     }
 }
 
@@ -181,7 +193,7 @@ impl Caches {
     const fn new() -> Caches {
         Caches {
             keys: [const { Key::new() }; PLACES],
-            places: [const { RefCell::new(ManuallyDrop::new(None)) }; PLACES],
+            places: [const { Place::new() }; PLACES],
             others: Cell::new(0),
             nameless: Cell::new(0),
             last: RefCell::new(ManuallyDrop::new(None)),
@@ -193,17 +205,39 @@ impl Caches {
     /// anything else of this module.
     #[inline(always)]
     pub fn quick(&self, pool: usize, stream: StreamHandle) -> *const Cache {
+        match self.slot_at_once(pool, stream) {
+            Some(slot) => slot.key.quick.get(),
+            None => ptr::null(),
+        }
+    }
+
+    /// The same, or the place of one that has something to ask, if there is one.
+    #[inline(always)]
+    pub fn quick_or_place(&self, pool: usize, stream: StreamHandle) -> (*const Cache, Option<&Place>) {
+        match self.slot_at_once(pool, stream) {
+            Some(slot) => (slot.key.quick.get(), Some(slot.cache)),
+            None => (ptr::null(), self.place_far_from_home(pool, stream)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn place_far_from_home(&self, pool: usize, stream: StreamHandle) -> Option<&Place> {
+        self.slot_of(pool, stream).map(|slot| slot.cache)
+    }
+
+    /// The slot for a pool and a stream, if it is where one looks at once.
+    #[inline(always)]
+    fn slot_at_once(&self, pool: usize, stream: StreamHandle) -> Option<Slot<'_>> {
         const { assert!(AT_ONCE == 2) };
         let home = home(pool, stream);
-        let mut key = &self.keys[home];
-        if !key.is_for(pool, stream) {
-            std::hint::cold_path();
-            key = &self.keys[home + 1];
-            if !key.is_for(pool, stream) {
-                return ptr::null();
-            }
+        if self.keys[home].is_for(pool, stream) {
+            return Some(self.slot(home));
         }
-        key.quick.get()
+        std::hint::cold_path();
+        self.keys[home + 1]
+            .is_for(pool, stream)
+            .then(|| self.slot(home + 1))
     }
 
     /// The one that `quick` gave for a pool and a stream was not the nearest; it may be from now on.
@@ -220,7 +254,7 @@ impl Caches {
     /// The one for a pool and a stream, if there is one.
     #[inline(always)]
     pub fn of(&self, pool: usize, stream: StreamHandle) -> Option<Ref<'_, ThreadCache>> {
-        borrow(self.slot_of(pool, stream)?.cache)
+        self.slot_of(pool, stream)?.cache.get()
     }
 
     #[inline(always)]
@@ -261,7 +295,7 @@ impl Caches {
 
     /// From now on a slot is for another stream, or for none, and has this cache; unless it is in use.
     fn set(&self, slot: Slot<'_>, pool: usize, stream: usize, cache: Option<ThreadCache>) {
-        let Ok(mut place) = slot.cache.try_borrow_mut() else {
+        let Ok(mut place) = slot.cache.0.try_borrow_mut() else {
             return;
         };
         OWN.forget_near();
@@ -292,11 +326,6 @@ impl Caches {
             drop(old);
         }
     }
-}
-
-/// The cache that is there. It stays there meanwhile.
-fn borrow(place: &Place) -> Option<Ref<'_, ThreadCache>> {
-    Ref::filter_map(place.try_borrow().ok()?, |cache| cache.as_ref()).ok()
 }
 
 /// Calls `f` with the pool of `handle`. A thread that calls one pool again and again touches nothing that
@@ -338,7 +367,7 @@ pub fn cached<R>(pool: usize, stream: StreamHandle, f: impl FnOnce(&ThreadCache)
 /// Asks the calling thread's caches for a pool, whatever their streams, until one answers: the one first that did last.
 pub fn cached_of_any<R>(pool: usize, f: impl Fn(&ThreadCache) -> Option<R>) -> Option<R> {
     let mine = mine()?;
-    let ask = |slot: Slot| (slot.key.pool.get() == pool).then(|| f(&*borrow(slot.cache)?))?;
+    let ask = |slot: Slot| (slot.key.pool.get() == pool).then(|| f(&*slot.cache.get()?))?;
     let last = mine.nameless.get();
     ask(mine.slot(last)).or_else(|| {
         let others = (0..PLACES).filter(|&number| number != last);

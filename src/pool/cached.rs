@@ -57,18 +57,17 @@ impl ThreadCache {
         self.alloc_or_ask(bytes, align).ok()
     }
 
+    #[inline(always)]
     fn alloc_or_ask(&self, bytes: u64, align: u64) -> Result<Addr, Asked> {
-        if self.cache.is_replayed() {
-            return match align == 0 && self.stream_is_the_same() {
-                true => self.cache.replay_alloc(bytes).map(Addr).ok_or(Asked::Yes),
-                false => Err(Asked::No),
-            };
-        }
-        // who has nothing need not ask whose the stream is: the pool will
-        if !is_alignment(align) || !self.cache.may_have(bytes, align) || !self.stream_is_the_same() {
+        if !is_alignment(align) || !self.stream_is_the_same() {
             return Err(Asked::No);
         }
-        self.cache.take(bytes, align).map(Addr).ok_or(Asked::Yes)
+        let at = match self.cache.enter_asked() {
+            Ok(_inside) => self.cache.take_inside(bytes, align),
+            Err(refused) if align == 0 => refused.replay_alloc(bytes),
+            Err(_) => None,
+        };
+        at.map(Addr).ok_or(Asked::Yes)
     }
 
     /// The cache itself, where it may be asked at once: the stream is declared (others have something to ask first), and whoever
@@ -84,6 +83,7 @@ impl ThreadCache {
     }
 
     /// A block for a request if `quick` did not give this cache to be asked, or the block is to be aligned.
+    #[inline(always)]
     pub fn alloc_rest(&self, bytes: u64, align: u64) -> Result<Addr, Asked> {
         match align == 0 && self.cache.gate.is_quick() {
             true => Err(Asked::No),
@@ -96,17 +96,16 @@ impl ThreadCache {
         self.free_or_ask(at).ok()
     }
 
+    #[inline(always)]
     fn free_or_ask(&self, at: Addr) -> Result<u64, Asked> {
-        if self.cache.is_replayed() {
-            return match self.stream_is_the_same() {
-                true => self.cache.replay_free(at.0).ok_or(Asked::Yes),
-                false => Err(Asked::No),
-            };
-        }
-        if !self.cache.may_keep(at.0) || !self.stream_is_the_same() {
+        if !self.stream_is_the_same() {
             return Err(Asked::No);
         }
-        self.cache.keep(at.0).ok_or(Asked::Yes)
+        let bytes = match self.cache.enter_asked() {
+            Ok(_inside) => self.cache.keep_inside(at.0),
+            Err(refused) => refused.replay_free(at.0),
+        };
+        bytes.ok_or(Asked::Yes)
     }
 
     /// Keeps a block all use of which is over, whatever stream that was on: gives its size.
@@ -122,6 +121,7 @@ impl ThreadCache {
     }
 
     /// The same of a free.
+    #[inline(always)]
     pub fn free_rest(&self, at: Addr) -> Result<u64, Asked> {
         match self.cache.gate.is_quick() {
             true => Err(Asked::No),
@@ -192,14 +192,9 @@ impl ThreadCache {
     /// Handles of destroyed streams come again, and a stream may be captured at any time.
     #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
-        self.declared && !process::disturbed() || self.backend_agrees()
-    }
-
-    #[inline(never)]
-    fn backend_agrees(&self) -> bool {
         match self.declared {
-            true => self.backend.usable(),
-            false => self.backend.timeline(self.stream.handle) == Ok(self.line),
+            true => !process::disturbed() || self.backend.usable(),
+            false => self.backend.is_still(self.stream.handle, self.line),
         }
     }
 }

@@ -15,4 +15,5 @@ mod mistakes;
 mod pinned;
 mod programs;
 mod solitude;
+mod still;
 mod streams;

@@ -16,16 +16,18 @@ fn pool(stream: StreamHandle) -> Pool {
     pool
 }
 
+/// As the exported functions do.
 fn alloc(pool: &Pool, cache: &ThreadCache, bytes: u64, stream: StreamHandle) -> Addr {
-    match cache.alloc(bytes, 0) {
-        Some(at) => at,
-        None => pool.alloc_beside(Some(cache), bytes, 0, stream).expect("memory"),
-    }
+    cache.alloc_rest(bytes, 0).unwrap_or_else(|asked| {
+        let at = pool.alloc_asked(Some(cache), asked, (bytes, 0), stream);
+        at.expect("memory")
+    })
 }
 
 fn free(pool: &Pool, cache: &ThreadCache, at: Addr, stream: StreamHandle) {
-    if cache.free(at).is_none() {
-        pool.free_beside(Some(cache), at, stream).expect("a live block");
+    if let Err(asked) = cache.free_rest(at) {
+        let freed = pool.free_asked(Some(cache), asked, at, stream);
+        freed.expect("a live block");
     }
 }
 

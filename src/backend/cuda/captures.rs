@@ -8,6 +8,8 @@ use crate::base::units::{CaptureId, StreamHandle};
 use cuda_driver_sys::{CUresult, CUstreamCaptureStatus};
 use std::ffi::c_uint;
 
+const NONE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
+
 /// What work queued on a stream goes into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capturing {
@@ -17,10 +19,21 @@ pub(super) enum Capturing {
     Into(CaptureId),
 }
 
+/// Is it certain that the stream, which is none of the pool's own, is not being captured?
+#[inline]
+pub(super) fn is_none(driver: &Driver, stream: StreamHandle) -> bool {
+    let Some(is_capturing) = driver.symbols.stream_is_capturing else {
+        return true; // no capture is older than this call
+    };
+    let mut status = NONE;
+    // SAFETY: the caller's stream; the variable is ours.
+    let code = unsafe { is_capturing(handle(stream), &raw mut status) };
+    code == SUCCESS && status == NONE
+}
+
 /// Asks a stream for its capture.
 pub(super) fn capturing(driver: &Driver, stream: StreamHandle) -> Result<Capturing, BackendError> {
     const IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
-    const NONE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
     const ACTIVE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint;
     check_handle(stream)?;
     let Some(is_capturing) = driver.symbols.stream_is_capturing else {

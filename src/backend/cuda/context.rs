@@ -285,6 +285,17 @@ impl Identity {
         }
     }
 
+    /// Is it current, and known to be still the one that was retained?
+    pub(super) fn is_current(&self) -> bool {
+        let mut now: CUcontext = ptr::null_mut();
+        // SAFETY: the variable is ours.
+        let code = unsafe { (self.driver.symbols.ctx_get_current)(&raw mut now) };
+        code == SUCCESS
+            && now.addr() == self.handle
+            && self.lost.get().is_none()
+            && self.id.is_some_and(|id| self.ask_id() == Some((SUCCESS, id)))
+    }
+
     /// Err(Lost) if an earlier call has found that the context is.
     #[inline]
     pub(super) fn alive(&self) -> Result<(), BackendError> {

@@ -384,6 +384,10 @@ impl Backend for CudaBackend {
         self.streams.timeline(stream)
     }
 
+    fn is_still(&self, stream: StreamHandle, line: Timeline) -> bool {
+        driver::usable() && self.streams.is_still(stream, line)
+    }
+
     fn is_inert(&self, stream: StreamId) -> bool {
         stream == streams::HOST
     }

@@ -51,6 +51,11 @@ fn legacy(serial: u64) -> StreamId {
     StreamId(BUILT_IN | serial << 32)
 }
 
+/// The calling thread's own.
+fn of_thread(serial: u64) -> StreamId {
+    StreamId(BUILT_IN | serial << 32 | thread())
+}
+
 static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -208,7 +213,7 @@ impl Streams {
             }
             PER_THREAD => {
                 let (serial, _current) = self.built_in()?;
-                let id = StreamId(BUILT_IN | serial << 32 | thread());
+                let id = of_thread(serial);
                 let capture = match self.capturing(stream)? {
                     Capturing::Into(capture) => Some(capture),
                     Capturing::No | Capturing::ByOther => None,
@@ -221,6 +226,28 @@ impl Streams {
 
     fn ordinary(&self, stream: StreamHandle) -> Result<Timeline, BackendError> {
         self.known(stream).map(|known| known.0)
+    }
+
+    /// Is it still that stream, and captured as little as it was? What was found out about an identity holds, so of most streams the driver's
+    /// answers are all there is to it.
+    pub(super) fn is_still(&self, stream: StreamHandle, line: Timeline) -> bool {
+        let get_id = self.driver.symbols.stream_get_id;
+        let quick = match stream.0 {
+            0 | LEGACY => self.own.is_current().then(|| legacy(self.own.serial)),
+            PER_THREAD => (self.own.is_current() && captures::is_none(self.driver, stream))
+                .then(|| of_thread(self.own.serial)),
+            _ if is_own_handle(stream.0) || !captures::is_none(self.driver, stream) => None,
+            _ => get_id.and_then(|get_id| {
+                let mut id = 0;
+                // SAFETY: the caller's stream, which is not being captured; the variable is ours.
+                let code = unsafe { get_id(handle(stream), &raw mut id) };
+                (code == SUCCESS).then_some(StreamId(id))
+            }),
+        };
+        match quick {
+            Some(now) => line == Timeline::of(now),
+            None => self.timeline(stream) == Ok(line),
+        }
     }
 
     /// The same, and what is known of it.
