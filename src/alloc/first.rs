@@ -1,7 +1,8 @@
 //! The first calls of a program. Nothing was in use before them, so when nothing is in use again they may be a round, however many they
 //! are: what works from nothing to nothing, as a library's routine or a whole run does, may come again as it was.
 //!
-//! It is guessed once they are so many, and again at twice as many if the guess was wrong. What is needed to replay them is found only when
+//! It is guessed once they are so many, and again at twice as many if the guess was wrong; and when they are the same ones twice, which is
+//! known of any number of calls (Knuth, Morris, Pratt, "Fast pattern matching in strings", 1977). What is needed to replay them is found only when
 //! all blocks have gone: to note a call costs little. But meanwhile it goes to the books before the cache.
 //!
 //! They are given up when a mapping was removed, and where they do not pay: when they are many, when threads' caches
@@ -35,6 +36,8 @@ const AHEAD: usize = 2048;
 #[derive(Debug)]
 pub struct First {
     notes: Vec<Note>,
+    /// After each of them but the latest: so many before were the same as the first ones, the most but all.
+    again: Vec<u32>,
     /// For so many calls there is memory.
     there: usize,
     /// Blocks in use.
@@ -49,6 +52,10 @@ pub struct First {
     removed: u64,
     /// A round among them was replayed.
     had_round: bool,
+    /// They are of several streams.
+    several: bool,
+    /// All came again, and then others came.
+    had_phase: bool,
 }
 
 impl First {
@@ -56,6 +63,7 @@ impl First {
     pub fn new(changes: Changes) -> First {
         First {
             notes: Vec::new(),
+            again: Vec::new(),
             there: 0,
             live: 0,
             guessed: 0,
@@ -63,6 +71,8 @@ impl First {
             rounds_at: 0,
             removed: changes.removed,
             had_round: false,
+            several: false,
+            had_phase: false,
         }
     }
 
@@ -70,9 +80,14 @@ impl First {
     pub fn alloc(&mut self, at: u64, bytes: u64, part: usize) {
         self.live += 1;
         self.make_room();
+        self.is_on(part);
         let unknown = Extent { bytes: 0, slab: None };
         self.notes
             .push(Note::new(Step::Alloc { bytes, at }, unknown, None).on(part));
+    }
+
+    fn is_on(&mut self, part: usize) {
+        self.several |= self.notes.first().is_some_and(|first| first.part() != part);
     }
 
     /// Makes room for this call and for the frees of all blocks in use, since a free allocates nothing. From some calls on that is room for
@@ -91,6 +106,7 @@ impl First {
     /// This block is to be freed.
     pub fn free(&mut self, at: u64, block: Extent, part: usize) {
         self.live = self.live.saturating_sub(1);
+        self.is_on(part);
         let step = Step::Free {
             bytes: block.bytes,
             at,
@@ -131,11 +147,34 @@ impl First {
     }
 
     /// May these calls come again as a whole, now that all blocks have gone?
-    pub fn may_be_round(&self) -> bool {
-        self.live == 0 && self.notes.len() >= LAST.max(2 * self.guessed)
+    pub fn may_be_round(&mut self) -> bool {
+        let made = self.notes.len();
+        let may = self.live == 0 && made >= LAST && made > self.guessed;
+        may && (made >= 2 * self.guessed || self.came_twice().is_some())
     }
 
-    /// Have rounds of about so many calls, or some that take turns, come so often that they, rather than all calls, will come again?
+    /// How many calls came twice, or more often, if that is all that came. What several streams make hardly comes a third time as it was.
+    fn came_twice(&mut self) -> Option<usize> {
+        let made = self.notes.len();
+        if self.several {
+            return None;
+        }
+        self.again.reserve(made - self.again.len());
+        let mut again = self.again.last().map_or(0, |&again| again as usize);
+        for number in self.again.len()..made {
+            let note = &self.notes[number];
+            while again > 0 && !note.is_like(&self.notes[again]) {
+                again = self.again[again - 1] as usize;
+            }
+            again += usize::from(again < number && note.is_like(&self.notes[again]));
+            self.again.push(again as u32);
+        }
+        let round = made - again;
+        (again > 0 && round >= LAST && made.is_multiple_of(round)).then_some(round)
+    }
+
+    /// Have rounds of about so many calls, or some that take turns, come so often that they, rather than all calls, will come again? Of
+    /// phases, which may take turns, all of late has to be these.
     pub fn has_many(&mut self, round: u64) -> bool {
         let made = self.made();
         let often = |round: &u64| round.saturating_mul(OFTEN) <= made;
@@ -144,14 +183,22 @@ impl First {
         }
         self.rounds_at = made + made / SELDOM;
         let mut rounds = (1..=TURNS as u64).map(|turns| turns * round).filter(often);
-        rounds.any(|round| came_again(&self.notes, round as usize))
+        let lately = match self.had_phase {
+            true => self.notes.len() / 2,
+            false => 0,
+        };
+        rounds.any(|round| came_again(&self.notes, round as usize, lately))
     }
 
-    /// They are taken for a round: all calls, each with its block and when that came. None: there were others.
+    /// They are taken for a round: all calls, or the latest of those that came twice, each with its block and when that came. None: there
+    /// were others.
     pub fn guess(&mut self) -> Option<VecDeque<Note>> {
-        let mut notes = std::mem::take(&mut self.notes);
+        self.guessed = self.notes.len();
+        let mut notes = match self.came_twice() {
+            Some(round) => self.notes.split_off(self.guessed - round),
+            None => std::mem::take(&mut self.notes),
+        };
         self.there = 0;
-        self.guessed = notes.len();
         let mut came = FxHashMap::default();
         for number in 0..notes.len() {
             let note = notes[number];
@@ -168,26 +215,31 @@ impl First {
         came.is_empty().then(|| notes.into())
     }
 
-    /// They did not come again as a whole, but so many of them did. False: they are too many now.
-    pub fn resume(&mut self, notes: VecDeque<Note>, steps: usize) -> bool {
-        let room = notes.len() + steps <= MOST;
-        self.notes = notes.into();
-        for number in 0..if room { steps } else { 0 } {
-            self.add(self.notes[number]);
+    /// They came again so often as a whole, and then so many of them did. False: they are too many now.
+    pub fn resume(&mut self, notes: VecDeque<Note>, again: Progress) -> bool {
+        let before = self.notes.len();
+        let more = calls_of(&notes, again);
+        self.had_phase |= again.rounds > 0;
+        match before {
+            0 => self.notes = notes.into(),
+            _ => self.notes.extend(notes),
         }
-        self.notes.reserve(self.live + 1);
-        room
+        self.go_on(more, |this, number| this.notes[number])
     }
 
     /// A round of these came again and again.
-    pub fn repeat(&mut self, notes: &VecDeque<Note>, progress: Progress) -> bool {
-        let rounds = usize::try_from(progress.rounds).unwrap_or(usize::MAX);
-        let more = rounds.saturating_mul(notes.len()).saturating_add(progress.steps);
-        let room = self.notes.len().saturating_add(more) <= MOST;
-        let made = notes.iter().cycle().take(if room { more } else { 0 });
-        made.for_each(|&note| self.add(note));
-        self.notes.reserve(self.live + 1);
+    pub fn repeat(&mut self, notes: &VecDeque<Note>, again: Progress) -> bool {
         self.had_round = true;
+        self.go_on(calls_of(notes, again), |_, number| notes[number % notes.len()])
+    }
+
+    /// So many more calls were made. False: they are too many now.
+    fn go_on(&mut self, more: usize, call: impl Fn(&First, usize) -> Note) -> bool {
+        let room = self.notes.len().saturating_add(more) <= MOST;
+        for number in 0..if room { more } else { 0 } {
+            self.add(call(self, number));
+        }
+        self.notes.reserve(self.live + 1);
         room
     }
 
@@ -205,6 +257,12 @@ impl First {
     }
 }
 
+/// How many calls that is.
+fn calls_of(notes: &VecDeque<Note>, again: Progress) -> usize {
+    let rounds = usize::try_from(again.rounds).unwrap_or(usize::MAX);
+    rounds.saturating_mul(notes.len()).saturating_add(again.steps)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +272,10 @@ mod tests {
         bytes: 512,
         slab: Some(0),
     };
+
+    fn steps(steps: usize) -> Progress {
+        Progress { rounds: 0, steps }
+    }
 
     /// So many blocks come and go, all but the last one.
     fn all_but_one(first: &mut First, blocks: u64) {
@@ -244,7 +306,7 @@ mod tests {
             "the first one to come and the last to go"
         );
         // half of them come again, and then others
-        first.resume(notes, 110);
+        first.resume(notes, steps(110));
         assert!(!first.may_be_round(), "some are in use");
         for at in 0..90 {
             first.free(99 - at, BLOCK, 0);
@@ -296,10 +358,60 @@ mod tests {
             if first.may_be_round() {
                 guesses.push(first.made());
                 let notes = first.guess().expect("all that were made");
-                first.resume(notes, 0);
+                first.resume(notes, steps(0));
             }
         }
         assert_eq!(guesses, [64, 128, 256]);
+    }
+
+    /// Parts, each of which ends with nothing in use: no number of them says where the whole begins again, but what they are does.
+    #[test]
+    fn what_came_twice_is_a_round_however_many_calls_it_has() {
+        const PARTS: u64 = 93;
+        let part = |first: &mut First, number: u64| {
+            for at in 0..4 {
+                first.alloc(at, 1 + number * number % 89 + at, 0);
+            }
+            (0..4).for_each(|at| first.free(at, BLOCK, 0));
+        };
+        let mut first = First::new(NONE);
+        let mut guesses = Vec::new();
+        for number in 0..4 * PARTS {
+            part(&mut first, number % PARTS);
+            while first.may_be_round() {
+                let made = first.made();
+                let notes = first.guess().expect("all that were made");
+                guesses.push((made / 8, notes.len() as u64 / 8));
+                let of_last = notes.back().map(|note| note.step());
+                assert!(first.resume(notes, steps(0)), "it was wrong");
+                assert_eq!(first.made(), made);
+                assert_eq!(first.notes.last().map(Note::step), of_last);
+            }
+        }
+        let twice = [2, 3, 4].map(|times| (times * PARTS, PARTS));
+        let by_number = [8, 16, 32, 64, 128].map(|parts| (parts, parts));
+        let mut all = [&by_number[..], &twice[..]].concat();
+        all.sort_unstable();
+        assert_eq!(guesses, all);
+        // it ends as it begins
+        let mut other = First::new(NONE);
+        let run = [0, 0, 0, 0, 0, 0, 0, 1, 0];
+        for number in run.into_iter().chain(run) {
+            part(&mut other, number);
+        }
+        assert_eq!(other.guess().map(|notes| notes.len()), Some(8 * run.len()));
+        // they came again once and a half
+        let mut other = First::new(NONE);
+        (0..PARTS).for_each(|number| part(&mut other, number));
+        let notes = other.guess().expect("all that were made");
+        let again = Progress {
+            rounds: 1,
+            steps: 8 * 50,
+        };
+        assert!(other.resume(notes, again));
+        (50..PARTS).for_each(|number| part(&mut other, number));
+        assert_eq!(other.made(), 3 * 8 * PARTS);
+        assert_eq!(other.guess().map(|notes| notes.len() as u64), Some(8 * PARTS));
     }
 
     #[test]
@@ -315,7 +427,7 @@ mod tests {
         let (served, made) = (first.made() / 16, first.made());
         assert!(First::new(NONE).goes_on(0, NONE));
         let mut other = First::new(NONE);
-        other.resume(first.notes.clone().into(), 0);
+        other.resume(first.notes.clone().into(), steps(0));
         assert!(
             first.goes_on(served, NONE) && !other.goes_on(served - 1, NONE),
             "{made}"

@@ -34,13 +34,22 @@ fn is_same_within(notes: &VecDeque<Note>, round: usize, ago: usize, left: &mut u
     calls >= LAST.min(round) && alike == enough
 }
 
-/// Are the latest calls, as many as about a round has, the same as those before them?
-pub fn came_again(notes: &[Note], about: usize) -> bool {
+/// Are the latest calls, so many and as many as a round has, the same as those before them, where one has about so many?
+pub fn came_again(notes: &[Note], about: usize, calls: usize) -> bool {
+    let mut left = EACH * notes.len();
     let mut near = (0..=near(about)).flat_map(|off| [about + off, about - off]);
     near.any(|ago| {
-        let latest = notes.iter().rev().take(ago);
-        let before = notes.iter().rev().skip(ago);
-        ago > 0 && notes.len() >= 2 * ago && latest.zip(before).all(|(one, other)| one.is_like(other))
+        let calls = calls.max(ago);
+        if ago == 0 || notes.len() < ago + calls {
+            return false;
+        }
+        let pairs = notes.iter().rev().zip(notes.iter().rev().skip(ago));
+        let alike = pairs
+            .take(calls.min(left))
+            .take_while(|(one, other)| one.is_like(other))
+            .count();
+        left -= (alike + 1).min(left);
+        alike == calls
     })
 }
 

@@ -287,10 +287,10 @@ impl Heap {
         }
     }
 
-    /// The first calls did not come again as a whole, but so many of them did.
-    fn resume_first(&mut self, recording: Recording, steps: usize) {
-        let again = |first: &mut First| first.resume(recording.into_notes(), steps);
-        let goes_on = self.replay.first.as_mut().is_some_and(again);
+    /// The first calls came again so far: they and what follows may.
+    fn resume_first(&mut self, recording: Recording, again: Progress) {
+        let resume = |first: &mut First| first.resume(recording.into_notes(), again);
+        let goes_on = self.replay.first.as_mut().is_some_and(resume);
         match goes_on {
             true => self.go_on_recording(),
             false => self.forget_first(),
@@ -443,7 +443,7 @@ impl Heap {
     fn begin_replay(&mut self, own: &Cache, mut recording: Recording, touches: &Touches, is_first: bool) {
         match self.begin_company(recording.notes(), touches) {
             Begins::Now => {}
-            Begins::Later if is_first => return self.resume_first(recording, 0),
+            Begins::Later if is_first => return self.resume_first(recording, Progress::default()),
             begins => {
                 self.replay.recording = recording;
                 return if begins == Begins::Never {
@@ -565,21 +565,15 @@ impl Heap {
         let now = self.calls();
         let recording = mem::take(&mut self.replay.recording);
         let wrong = !recording.has_period() && progress.rounds == 0; // it was guessed
+        if self.replay.is_first && wrong {
+            return self.resume_first(recording, progress);
+        }
         let round = recording.round();
-        let first = match (self.replay.first.take(), self.replay.is_first) {
-            (Some(mut first), false) => first.repeat(recording.notes(), progress).then_some(first),
-            (first @ Some(_), true) if wrong => {
-                self.replay.first = first;
-                return self.resume_first(recording, progress.steps);
-            }
-            _ => None,
-        };
-        self.replay.first = first;
         let disturbed = self.replay.reader.goes_too_often() || self.replay.guests.are_too_many();
         let for_guest = self.replay.guests.have_ended(progress);
         let worth = recording.rounds_until(progress) >= WORTH && !disturbed;
+        let several = self.replay.company.is_several();
         if !wrong {
-            let several = self.replay.company.is_several();
             self.replay.rounds.forget(now, self.stats.allocations, several);
             match worth {
                 true => self.replay.failures = 0,
@@ -587,6 +581,12 @@ impl Heap {
                 false => self.replay.failed(now, round),
             }
         }
+        if self.replay.is_first && !worth && !for_guest && !several {
+            return self.resume_first(recording, progress); // they may be a phase of what comes again
+        }
+        let first = self.replay.first.take().filter(|_| !self.replay.is_first);
+        let again = |first: &mut First| first.repeat(recording.notes(), progress);
+        self.replay.first = first.and_then(|mut first| again(&mut first).then_some(first));
         // one call that differs, as where a program looks now and then how far it came, is no reason to forget all
         if wrong || worth || for_guest {
             self.replay.recording = recording;

@@ -25,6 +25,7 @@ mod loader;
 mod out_of_memory;
 mod pages;
 mod partition;
+mod phases;
 mod pressure;
 mod programs;
 mod real_programs;
