@@ -153,7 +153,8 @@ impl First {
         may && (made >= 2 * self.guessed || self.came_twice().is_some())
     }
 
-    /// How many calls came twice, or more often, if that is all that came. What several streams make hardly comes a third time as it was.
+    /// How many calls came twice, or more often, if that is all that came, and they are many: few are found among those that follow, and may be a
+    /// part of more. What several streams make hardly comes a third time as it was.
     fn came_twice(&mut self) -> Option<usize> {
         let made = self.notes.len();
         if self.several {
@@ -170,7 +171,7 @@ impl First {
             self.again.push(again as u32);
         }
         let round = made - again;
-        (again > 0 && round >= LAST && made.is_multiple_of(round)).then_some(round)
+        (again > 0 && round as u64 > BELIEVED && made.is_multiple_of(round)).then_some(round)
     }
 
     /// Have rounds of about so many calls, or some that take turns, come so often that they, rather than all calls, will come again? Of
@@ -368,11 +369,13 @@ mod tests {
     #[test]
     fn what_came_twice_is_a_round_however_many_calls_it_has() {
         const PARTS: u64 = 93;
+        const BLOCKS: u64 = 30;
+        const CALLS: u64 = 2 * BLOCKS;
         let part = |first: &mut First, number: u64| {
-            for at in 0..4 {
+            for at in 0..BLOCKS {
                 first.alloc(at, 1 + number * number % 89 + at, 0);
             }
-            (0..4).for_each(|at| first.free(at, BLOCK, 0));
+            (0..BLOCKS).for_each(|at| first.free(at, BLOCK, 0));
         };
         let mut first = First::new(NONE);
         let mut guesses = Vec::new();
@@ -381,7 +384,7 @@ mod tests {
             while first.may_be_round() {
                 let made = first.made();
                 let notes = first.guess().expect("all that were made");
-                guesses.push((made / 8, notes.len() as u64 / 8));
+                guesses.push((made / CALLS, notes.len() as u64 / CALLS));
                 let of_last = notes.back().map(|note| note.step());
                 assert!(first.resume(notes, steps(0)), "it was wrong");
                 assert_eq!(first.made(), made);
@@ -389,29 +392,38 @@ mod tests {
             }
         }
         let twice = [2, 3, 4].map(|times| (times * PARTS, PARTS));
-        let by_number = [8, 16, 32, 64, 128].map(|parts| (parts, parts));
+        let by_number = [2, 4, 8, 16, 32, 64, 128].map(|parts| (parts, parts));
         let mut all = [&by_number[..], &twice[..]].concat();
         all.sort_unstable();
         assert_eq!(guesses, all);
         // it ends as it begins
         let mut other = First::new(NONE);
-        let run = [0, 0, 0, 0, 0, 0, 0, 1, 0];
-        for number in run.into_iter().chain(run) {
+        let run: Vec<u64> = [[0; 78].as_slice(), &[1, 0]].concat();
+        for &number in run.iter().chain(&run) {
             part(&mut other, number);
         }
-        assert_eq!(other.guess().map(|notes| notes.len()), Some(8 * run.len()));
+        let guessed = other.guess().map(|notes| notes.len() as u64);
+        assert_eq!(guessed, Some(CALLS * run.len() as u64));
+        // few calls are not
+        let mut other = First::new(NONE);
+        for _ in 0..6 {
+            (0..22).for_each(|number| part(&mut other, number));
+        }
+        let guessed = other.guess().map(|notes| notes.len() as u64);
+        assert_eq!(guessed, Some(CALLS * 22 * 6));
         // they came again once and a half
         let mut other = First::new(NONE);
         (0..PARTS).for_each(|number| part(&mut other, number));
         let notes = other.guess().expect("all that were made");
         let again = Progress {
             rounds: 1,
-            steps: 8 * 50,
+            steps: CALLS as usize * 50,
         };
         assert!(other.resume(notes, again));
         (50..PARTS).for_each(|number| part(&mut other, number));
-        assert_eq!(other.made(), 3 * 8 * PARTS);
-        assert_eq!(other.guess().map(|notes| notes.len() as u64), Some(8 * PARTS));
+        assert_eq!(other.made(), 3 * CALLS * PARTS);
+        let guessed = other.guess().map(|notes| notes.len() as u64);
+        assert_eq!(guessed, Some(CALLS * PARTS));
     }
 
     #[test]
