@@ -1,8 +1,8 @@
 //! The first calls of a program. Nothing was in use before them, so when nothing is in use again they may be a round, however many they
 //! are: what works from nothing to nothing, as a library's routine or a whole run does, may come again as it was.
 //!
-//! It is guessed once they are so many, and again at twice as many if the guess was wrong; and when they are the same ones twice, which is
-//! known of any number of calls (Knuth, Morris, Pratt, "Fast pattern matching in strings", 1977). What is needed to replay them is found only when
+//! It is guessed once they are so many, and again at twice as many if the guess was wrong; and when they are many and the same ones twice, however
+//! many they are (Knuth, Morris, Pratt, "Fast pattern matching in strings", 1977). What is needed to replay them is found only when
 //! all blocks have gone: to note a call costs little. But meanwhile it goes to the books before the cache.
 //!
 //! They are given up when a mapping was removed, and where they do not pay: when they are many, when threads' caches
