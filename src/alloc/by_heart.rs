@@ -18,21 +18,15 @@ impl Cache {
         self.part.store(part, Relaxed);
     }
 
-    /// The block that the same call of the round before got, if the program is known to do the same again.
-    #[inline(always)]
-    pub fn replay_alloc(&self, bytes: u64) -> Option<u64> {
-        let _pass = self.gate.enter_taped()?;
-        self.replay_alloc_inside(bytes)
-    }
-
-    /// The same of a free, if that is all there is to do: the block's bytes.
+    /// The bytes of the block that the same call of the round before freed, if the program is known to do the same again, and that is all there is
+    /// to do.
     #[inline(always)]
     pub fn replay_free(&self, at: u64) -> Option<u64> {
         let _pass = self.gate.enter_taped()?;
         self.replay_free_inside(at)
     }
 
-    /// The same of the requests of a batch, if all of them are. Otherwise no place of `out` is worth anything.
+    /// The blocks that the requests of a batch got then, if all of them did. Otherwise no place of `out` is worth anything.
     pub fn replay_alloc_batch(&self, sizes: &[u64], out: &mut [Addr]) -> bool {
         let pass = self.gate.enter_taped();
         pass.is_some_and(|_pass| self.tape.alloc_all(self.part(), sizes, out))

@@ -189,12 +189,13 @@ impl ThreadCache {
         room.then(|| self.cache.keep(at.0))?
     }
 
-    /// Handles of destroyed streams come again, and a stream may be captured at any time.
+    /// Handles of destroyed streams come again, and a stream may be captured at any time. Once the cache has ended nobody is asked: with its
+    /// pool the stream may be gone.
     #[inline(always)]
     fn stream_is_the_same(&self) -> bool {
         match self.declared {
             true => !process::disturbed() || self.backend.usable(),
-            false => self.backend.is_still(self.stream.handle, self.line),
+            false => !self.is_ended() && self.backend.is_still(self.stream.handle, self.line),
         }
     }
 }

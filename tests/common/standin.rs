@@ -299,6 +299,13 @@ pub fn stream() -> Object {
     stream
 }
 
+/// Ends a stream's capture. Nobody wants its graph.
+pub fn end_capture(captured: Object) {
+    let mut graph = std::ptr::null_mut();
+    ok!(stream_end_capture(captured, &raw mut graph));
+    ok!(graph_destroy(graph));
+}
+
 /// The context that is current on this thread.
 pub fn current() -> Object {
     let mut context = std::ptr::null_mut();

@@ -6,7 +6,7 @@ use crate::common::standin::{Device, alone, calls, ok, stream};
 use crate::common::{K, M};
 use weir::base::units::{Addr, StreamHandle};
 use weir::config::Config;
-use weir::pool::{Pool, ThreadCache};
+use weir::pool::{Asked, Pool, ThreadCache};
 
 /// Its first calls were on this stream, and not a cache's: so the program's are not recorded.
 fn pool(stream: StreamHandle) -> Pool {
@@ -104,6 +104,32 @@ fn a_recycled_handle_is_not_given_what_its_predecessor_may_still_use() {
         drop((cache, pool));
         drop(device);
     });
+}
+
+/// A program may be wrong and call a pool that is no more, by a thread that had a cache there, when the stream is gone as well.
+#[test]
+fn a_cache_whose_pool_has_ended_asks_nothing_of_a_stream() {
+    alone(
+        "a_cache_whose_pool_has_ended_asks_nothing_of_a_stream",
+        &[],
+        || {
+            let device = Device::open(0);
+            let one = stream();
+            let pool = pool(handle(one));
+            let cache = pool.open_cache(handle(one)).expect("a cache");
+            let blocks = [K, M].map(|bytes| alloc(&pool, &cache, bytes, handle(one)));
+            assert_eq!(pool.end().blocks, 2);
+            ok!(stream_destroy(one));
+            // the stand-in ends the process at a handle that was given back
+            for (at, bytes) in blocks.into_iter().zip([K, M]) {
+                assert_eq!(cache.alloc_rest(bytes, 0), Err(Asked::No));
+                assert_eq!(cache.free_rest(at), Err(Asked::No));
+                assert!(!cache.alloc_batch(&[bytes], &mut [Addr(0)]) && !cache.free_batch(&[at]));
+            }
+            drop((cache, pool));
+            drop(device);
+        },
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! the stand-in driver: each test in a process of its own.
 
 use crate::common::cuda::{LEGACY, PER_THREAD, backend, handle, line};
-use crate::common::standin::{Device, Object, alone, control, fail, ok, stream};
+use crate::common::standin::{Device, Object, alone, control, end_capture, fail, ok, stream};
 use std::ptr::null_mut;
 use weir::backend::Backend;
 use weir::backend::cuda::CudaBackend;
@@ -37,12 +37,6 @@ fn blocking_stream() -> Object {
     let mut stream = null_mut();
     ok!(stream_create(&raw mut stream, 0));
     stream
-}
-
-fn end_capture(captured: Object) {
-    let mut graph = null_mut();
-    ok!(stream_end_capture(captured, &raw mut graph));
-    ok!(graph_destroy(graph));
 }
 
 #[test]

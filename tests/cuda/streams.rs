@@ -2,7 +2,9 @@
 //! with nothing left open at its end.
 
 use crate::common::cuda::{G, Gate, LEGACY, PER_THREAD, backend, handle, line};
-use crate::common::standin::{Device, alone, calls, capture_mode, control, current, fail, ok, stream};
+use crate::common::standin::{
+    Device, alone, calls, capture_mode, control, current, end_capture, fail, ok, stream,
+};
 use std::ptr::null_mut;
 use weir::backend::{Access, Backend, BackendError, Event};
 use weir::base::units::StreamHandle;
@@ -336,9 +338,7 @@ fn a_stream_that_waits_for_nobody_by_itself_tells_whether_it_has_work() {
                 tells.then_some(false),
                 "a capture that it must not wait for, and stays whole"
             );
-            let mut graph = null_mut();
-            ok!(stream_end_capture(captured, &raw mut graph));
-            ok!(graph_destroy(graph));
+            end_capture(captured);
         }
         for call in ["cuCtxGetCurrent", "cuStreamIsCapturing", "cuStreamQuery"] {
             fail(call, 1, 1);
@@ -351,9 +351,7 @@ fn a_stream_that_waits_for_nobody_by_itself_tells_whether_it_has_work() {
         let captured = line(&b, handle(one));
         assert_eq!(b.has_work(handle(one), captured), None);
         assert_eq!(both(), (None, IDLE));
-        let mut graph = null_mut();
-        ok!(stream_end_capture(one, &raw mut graph));
-        ok!(graph_destroy(graph));
+        end_capture(one);
         for call in ["cuStreamQuery", "cuStreamGetId"] {
             fail(call, 1, 1);
             assert_eq!(b.has_work(handle(one), id), None, "{call}");
@@ -434,9 +432,7 @@ fn captures_are_told_apart_and_never_harmed() {
             let mut status = 0;
             ok!(stream_capture_status(target, &raw mut status));
             assert_eq!(status, 1, "the capture was harmed");
-            let mut graph = null_mut();
-            ok!(stream_end_capture(target, &raw mut graph));
-            ok!(graph_destroy(graph));
+            end_capture(target);
             assert_eq!(line(&b, handle(target)), before);
             b.forget(pending);
         }
@@ -469,9 +465,7 @@ fn a_handle_used_again_is_behind_the_work_of_the_old_one_where_streams_have_no_i
         // a capture is left alone
         ok!(stream_begin_capture(new, 0));
         assert!(line(&b, handle(new)).capture.is_some());
-        let mut graph = null_mut();
-        ok!(stream_end_capture(new, &raw mut graph));
-        ok!(graph_destroy(graph));
+        end_capture(new);
         ok!(stream_destroy(new));
         b.close();
         drop(device);

@@ -19,16 +19,20 @@ pub(super) enum Capturing {
     Into(CaptureId),
 }
 
-/// Is it certain that the stream, which is none of the pool's own, is not being captured?
+/// What the driver says of a stream. None: no capture is older than the call that asks.
+#[inline]
+fn status(driver: &Driver, stream: StreamHandle) -> Option<(Code, c_uint)> {
+    let is_capturing = driver.symbols.stream_is_capturing?;
+    let mut status = NONE;
+    // SAFETY: the caller's stream, which is the driver's; the variable is ours.
+    let code = unsafe { is_capturing(handle(stream), &raw mut status) };
+    Some((code, status))
+}
+
+/// Is it certain that a stream of the driver's is not being captured?
 #[inline]
 pub(super) fn is_none(driver: &Driver, stream: StreamHandle) -> bool {
-    let Some(is_capturing) = driver.symbols.stream_is_capturing else {
-        return true; // no capture is older than this call
-    };
-    let mut status = NONE;
-    // SAFETY: the caller's stream; the variable is ours.
-    let code = unsafe { is_capturing(handle(stream), &raw mut status) };
-    code == SUCCESS && status == NONE
+    status(driver, stream).is_none_or(|status| status == (SUCCESS, NONE))
 }
 
 /// Asks a stream for its capture.
@@ -36,12 +40,10 @@ pub(super) fn capturing(driver: &Driver, stream: StreamHandle) -> Result<Capturi
     const IMPLICIT: Code = CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT as Code;
     const ACTIVE: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE as c_uint;
     check_handle(stream)?;
-    let Some(is_capturing) = driver.symbols.stream_is_capturing else {
-        return Ok(Capturing::No); // no capture is older than this call
+    let Some((code, mut status)) = status(driver, stream) else {
+        return Ok(Capturing::No);
     };
-    let mut status = NONE;
-    // SAFETY: the caller's stream; the variable is ours.
-    match unsafe { is_capturing(handle(stream), &raw mut status) } {
+    match code {
         SUCCESS => {}
         IMPLICIT => return Ok(Capturing::ByOther),
         code => return Err(driver.stream_error("cuStreamIsCapturing", code)),

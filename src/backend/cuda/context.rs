@@ -287,11 +287,7 @@ impl Identity {
 
     /// Is it current, and known to be still the one that was retained?
     pub(super) fn is_current(&self) -> bool {
-        let mut now: CUcontext = ptr::null_mut();
-        // SAFETY: the variable is ours.
-        let code = unsafe { (self.driver.symbols.ctx_get_current)(&raw mut now) };
-        code == SUCCESS
-            && now.addr() == self.handle
+        current(self.driver).is_ok_and(|now| now == self.handle)
             && self.lost.get().is_none()
             && self.id.is_some_and(|id| self.ask_id() == Some((SUCCESS, id)))
     }

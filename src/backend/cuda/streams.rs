@@ -228,21 +228,27 @@ impl Streams {
         self.known(stream).map(|known| known.0)
     }
 
+    /// What `cuStreamGetId` says of a stream that is not being captured; None: this driver has no ids.
+    #[inline]
+    fn ask_id(&self, stream: StreamHandle) -> Option<(Code, u64)> {
+        let get_id = self.driver.symbols.stream_get_id?;
+        let mut id = 0;
+        // SAFETY: the caller's stream; the variable is ours.
+        let code = unsafe { get_id(handle(stream), &raw mut id) };
+        Some((code, id))
+    }
+
     /// Is it still that stream, and captured as little as it was? What was found out about an identity holds, so of most streams the driver's
     /// answers are all there is to it.
     pub(super) fn is_still(&self, stream: StreamHandle, line: Timeline) -> bool {
-        let get_id = self.driver.symbols.stream_get_id;
         let quick = match stream.0 {
             0 | LEGACY => self.own.is_current().then(|| legacy(self.own.serial)),
             PER_THREAD => (self.own.is_current() && captures::is_none(self.driver, stream))
                 .then(|| of_thread(self.own.serial)),
             _ if is_own_handle(stream.0) || !captures::is_none(self.driver, stream) => None,
-            _ => get_id.and_then(|get_id| {
-                let mut id = 0;
-                // SAFETY: the caller's stream, which is not being captured; the variable is ours.
-                let code = unsafe { get_id(handle(stream), &raw mut id) };
-                (code == SUCCESS).then_some(StreamId(id))
-            }),
+            _ => self
+                .ask_id(stream)
+                .and_then(|(code, id)| (code == SUCCESS).then_some(StreamId(id))),
         };
         match quick {
             Some(now) => line == Timeline::of(now),
@@ -250,21 +256,18 @@ impl Streams {
         }
     }
 
-    /// The same, and what is known of it.
+    /// Whose an ordinary one is, and what is known of it.
     fn known(&self, stream: StreamHandle) -> Result<(Timeline, u64), BackendError> {
         if let Capturing::Into(capture) = self.capturing(stream)? {
             let (stream, capture) = (StreamId(CAPTURED | stream.0 as u64), Some(capture));
             return Ok((Timeline { stream, capture }, 0));
         }
-        let Some(get_id) = self.driver.symbols.stream_get_id else {
+        let Some((code, id)) = self.ask_id(stream) else {
             let (_, context) = self.context_of(stream)?;
             context.verify()?;
             context.chain(stream.0)?;
             return Ok((Timeline::of(StreamId(stream.0 as u64)), 0));
         };
-        let mut id = 0;
-        // SAFETY: the caller's stream; the variable is ours.
-        let code = unsafe { get_id(handle(stream), &raw mut id) };
         self.check("cuStreamGetId", code)?;
         let latest = &self.latest[id as usize % LATEST];
         let mut known = latest.load(Ordering::Relaxed);
