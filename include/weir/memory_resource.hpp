@@ -60,10 +60,8 @@ namespace weir {
  * the type, so that code compiled with RMM's headers and code compiled without them can meet in one program. */
 template <class OutOfMemory, class... Properties>
 class basic_memory_resource {
-    template <class Property>
-    static constexpr bool has = (std::is_same_v<Property, Properties> || ...);
-    static constexpr bool on_device = has<cuda::mr::device_accessible>;
-    static constexpr bool on_host = has<cuda::mr::host_accessible>;
+    static constexpr bool on_device = (std::is_same_v<cuda::mr::device_accessible, Properties> || ...);
+    static constexpr bool on_host = (std::is_same_v<cuda::mr::host_accessible, Properties> || ...);
     static_assert(on_device || on_host, "somebody must be able to use the memory");
 
   public:
@@ -136,7 +134,8 @@ class basic_memory_resource {
     }
     friend bool operator!=(const basic_memory_resource &a, const basic_memory_resource &b) noexcept { return !(a == b); }
 
-    template <class Property, class = std::enable_if_t<has<Property>>>
+    /* For clang the default argument may name nothing private. */
+    template <class Property, class = std::enable_if_t<(std::is_same_v<Property, Properties> || ...)>>
     friend constexpr void get_property(const basic_memory_resource &, Property) noexcept {}
 
   private:
