@@ -216,6 +216,9 @@ class deleter {
   public:
     deleter() noexcept = default;
     explicit deleter(pool from, weir_stream stream = nullptr) noexcept : pool_(std::move(from)), stream_(stream) {}
+    /** Moving copies: a std::unique_ptr that was moved from may be given another block, and frees it with the deleter it still has. */
+    deleter(const deleter &) noexcept = default;
+    deleter &operator=(const deleter &) noexcept = default;
     void operator()(void *block) noexcept { pool_.deallocate(block, stream_); }
 
     /** Where blocks will be freed. The program has ordered this stream behind the work on the one before. */
