@@ -325,7 +325,12 @@ impl Identity {
             let (_current, _mode) = (self.enter()?, relax(self.driver)?);
             self.check(name, call())
         };
-        attempt().or_else(|error| if driver::usable() { attempt() } else { Err(error) })
+        attempt().or_else(|error| match error {
+            // it is gone, or would say the same again
+            BackendError::Lost(_) => Err(error),
+            error if !driver::usable() => Err(error),
+            _ => attempt(),
+        })
     }
 
     /// Makes it current on this thread.

@@ -349,7 +349,10 @@ impl Backend for CudaBackend {
             return Ok(()); // and the memory with it
         }
         // SAFETY: an address that `create_at` gave and nobody uses, as the contract says.
-        own.give_back("cuMemFree", || unsafe { (self.driver.symbols.mem_free)(page.0) })
+        match own.give_back("cuMemFree", || unsafe { (self.driver.symbols.mem_free)(page.0) }) {
+            Err(BackendError::Lost(_)) => Ok(()), // and the memory with it
+            result => result,
+        }
     }
 
     fn map(&self, at: Addr, page: PageHandle, bytes: u64) -> Result<(), BackendError> {
