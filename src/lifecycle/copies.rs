@@ -87,6 +87,7 @@ impl Queue {
         if driver::driver().is_none() {
             return Ok(Queue::None);
         }
+        end::prepare()?; // a fork is to be noticed where there was no pool, too
         end::prepare_devices()?;
         driver::Stream::new(stream)
             .map(Queue::Driver)
