@@ -25,6 +25,7 @@ __all__ = [
     "library",
     "library_path",
     "mem_pool_allocator",
+    "squeeze",
     "stats",
     "use_with_cupy",
     "use_with_torch",
@@ -99,12 +100,13 @@ def _pkg_config():
 
 def _beside():
     """Folders near this file: its own, and those of an installed prefix or of a build of the sources."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    yield here
-    prefix = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # of share/weir/python
-    for lib in ("lib", "lib64", os.path.join("lib", getattr(sys.implementation, "_multiarch", ""))):
-        yield os.path.join(prefix, lib)
-    yield os.path.join(os.path.dirname(here), "build", "lib")
+    for file in dict.fromkeys((os.path.abspath(__file__), os.path.realpath(__file__))):  # it may be a link into the prefix
+        here = os.path.dirname(file)
+        yield here
+        prefix = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # of share/weir/python
+        for lib in ("lib", "lib64", os.path.join("lib", getattr(sys.implementation, "_multiarch", ""))):
+            yield os.path.join(prefix, lib)
+        yield os.path.join(os.path.dirname(here), "build", "lib")
 
 
 def library_path():
