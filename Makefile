@@ -27,7 +27,7 @@ build:
 	MAKEFLAGS= cmake --build $(build_dir) # one command of cargo, which has jobs of its own
 
 install: build
-	cmake --install $(build_dir) --prefix "$(abspath $(PREFIX))"
+	cmake --install $(build_dir) --prefix "$(PREFIX)"
 
 demo:
 	scripts/setup.sh demo
