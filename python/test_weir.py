@@ -74,6 +74,13 @@ class Finding(unittest.TestCase):
         path = self.library_at("prefix", "lib", "libweir.so.0")
         self.assertEqual(weir.library_path(), path)
 
+    def test_in_the_prefix_that_the_module_is_a_link_into(self):
+        self.module_at("prefix", "share", "weir", "python", "weir.py")
+        path = self.library_at("prefix", "lib", "libweir.so.0")
+        link = os.path.join(self.folder, "weir.py")
+        os.symlink(os.path.join(self.folder, "prefix", "share", "weir", "python", "weir.py"), link)
+        self.assertEqual(os.path.realpath(load(link).library_path()), os.path.realpath(path))
+
     def test_the_installed_module_finds_its_library(self):
         weir = load(os.path.join(PREFIX, "share", "weir", "python", "weir.py"))
         self.assertEqual(os.path.realpath(weir.library_path()), LIBRARY)
@@ -162,6 +169,10 @@ class Stats(WithLibrary):
 class Torch(WithLibrary):
     """A stand-in for the part of torch.cuda that is called."""
 
+
+    def test_all_that_is_public_is_exported(self):
+        own = {name for name, it in vars(self.weir).items() if getattr(it, "__module__", "") == self.weir.__name__}
+        self.assertEqual({name for name in own if not name.startswith("_")} - set(self.weir.__all__), set())
 
     def test_squeeze_gives_everything_back(self):
         pointer, host = ctypes.c_void_p(), self.weir.HOST

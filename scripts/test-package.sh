@@ -100,6 +100,13 @@ for wanted in $((major + 1)).0 "$major.$((minor + 1))"; do
     fi
 done
 
+step "components that do not exist are refused"
+printf 'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES C)\nfind_package(weir CONFIG REQUIRED ${KIND} nothing)\n' >"$work/CMakeLists.txt"
+if cmake -S "$work" -B "$work/required" -DKIND=COMPONENTS -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1; then
+    fail "find_package(weir COMPONENTS nothing) was satisfied"
+fi
+cmake -S "$work" -B "$work/optional" -DKIND=OPTIONAL_COMPONENTS -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+
 step "a consumer by pkg-config"
 cp c_tests/consumer/consumer.c "$work/consumer.c"
 cp c_tests/consumer/consumer.c "$work/consumer.cpp"

@@ -97,6 +97,19 @@ void exceptions() {
     CHECK_EQUAL(pool.stats().reserved_bytes_peak, 0);
 }
 
+/** What was moved from keeps its deleter. */
+void moved_owners() {
+    weir::pool pool = a_pool();
+    {
+        weir::unique_array<uint64_t> words = weir::make_array<uint64_t>(pool, 1000);
+        weir::unique_array<uint64_t> moved = std::move(words);
+        words.reset(static_cast<uint64_t *>(pool.allocate(64)));
+        words = weir::make_array<uint64_t>(pool, 10);
+        CHECK_EQUAL(pool.stats().frees, 1);
+    }
+    CHECK_EQUAL(pool.stats().frees, 3);
+}
+
 void owners() {
     weir::pool pool = a_pool();
     {
@@ -198,6 +211,7 @@ int main() {
     references();
     exceptions();
     owners();
+    moved_owners();
     streams();
     if (!check_under("valgrind")) {
         after_finalize(); // blocks that their pool did not outlive are leaks to valgrind, rightly
