@@ -294,7 +294,8 @@ class buffer {
         return status;
     }
 
-    /** Gives the block away: the caller frees it. Leaves this empty. */
+    /** Gives the block away: the caller frees it. Leaves this empty. Whoever has no other reference to the pool takes one from
+     * get_pool() before, since the last one ends the pool, and its blocks with it. */
     void *release() noexcept {
         pool_.reset();
         bytes_ = 0;
