@@ -165,11 +165,6 @@ class Stats(WithLibrary):
             self.weir.stats(-2)
         self.assertEqual(caught.exception.status, 1)
 
-
-class Torch(WithLibrary):
-    """A stand-in for the part of torch.cuda that is called."""
-
-
     def test_all_that_is_public_is_exported(self):
         own = {name for name, it in vars(self.weir).items() if getattr(it, "__module__", "") == self.weir.__name__}
         self.assertEqual({name for name in own if not name.startswith("_")} - set(self.weir.__all__), set())
@@ -187,6 +182,10 @@ class Torch(WithLibrary):
         self.assertEqual(self.weir.stats(host)["reserved_bytes"], 0)
         with self.assertRaises(self.weir.Error):
             self.weir.squeeze(-2)
+
+
+class Torch(WithLibrary):
+    """A stand-in for the part of torch.cuda that is called."""
 
     def install(self, hooks=("set_record_stream_fn", "set_reset_fn"), taken=False):
         self.hooked, self.changed, self.made = {}, [], []

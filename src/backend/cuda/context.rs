@@ -319,17 +319,16 @@ impl Identity {
     }
 
     /// Makes a call in this context that gives something back, in relaxed mode; once more if it fails, as [`insist`] does,
-    /// on the way there, too.
+    /// on the way there, too; not if the context is lost, when what was to be given back is gone.
     pub(super) fn give_back(&self, name: &str, mut call: impl FnMut() -> Code) -> Result<(), BackendError> {
         let mut attempt = || {
             let (_current, _mode) = (self.enter()?, relax(self.driver)?);
             self.check(name, call())
         };
         attempt().or_else(|error| match error {
-            // it is gone, or would say the same again
             BackendError::Lost(_) => Err(error),
-            error if !driver::usable() => Err(error),
-            _ => attempt(),
+            _ if driver::usable() => attempt(),
+            _ => Err(error),
         })
     }
 
