@@ -1,6 +1,7 @@
 //! How the CUDA backend sees streams, events and captures, on the stand-in driver: each test in a process of its own,
 //! with nothing left open at its end.
 
+use crate::common::M;
 use crate::common::cuda::{G, Gate, LEGACY, PER_THREAD, backend, handle, line};
 use crate::common::standin::{
     Device, alone, calls, capture_mode, control, current, end_capture, fail, ok, stream,
@@ -8,6 +9,8 @@ use crate::common::standin::{
 use std::ptr::null_mut;
 use weir::backend::{Access, Backend, BackendError, Event};
 use weir::base::units::StreamHandle;
+use weir::config::Config;
+use weir::pool::Pool;
 
 #[test]
 fn recycled_handles_are_other_streams() {
@@ -469,5 +472,35 @@ fn a_handle_used_again_is_behind_the_work_of_the_old_one_where_streams_have_no_i
         ok!(stream_destroy(new));
         b.close();
         drop(device);
+    });
+}
+
+#[test]
+fn a_handle_that_comes_again_on_another_device_is_another_stream_where_streams_have_no_ids() {
+    let name = "a_handle_that_comes_again_on_another_device_is_another_stream_where_streams_have_no_ids";
+    alone(name, &[("WEIR_STANDIN_VERSION", "11080")], || {
+        let (other, device) = (Device::open(1), Device::open(0));
+        let pool = Pool::new(Config::default(), backend()).expect("a pool");
+        pool.set_access(1, Access::ReadWrite).unwrap();
+        let old = stream();
+        let block = pool.alloc(M, 0, handle(old)).unwrap();
+        let gate = Gate::on(old);
+        ok!(fill(block.0, 1, M as usize, old));
+        pool.free(block, handle(old)).unwrap();
+        ok!(stream_destroy(old));
+        ok!(context_set(other.1));
+        let new = stream();
+        assert_eq!(old, new, "the stand-in recycles handles");
+        // the stand-in ends the process if it is the old stream's block and nothing waits for that
+        let block = pool.alloc(M, 0, handle(new)).unwrap();
+        ok!(fill(block.0, 2, M as usize, new));
+        drop(gate);
+        ok!(stream_synchronize(new));
+        pool.free(block, handle(new)).unwrap();
+        ok!(stream_destroy(new));
+        assert_eq!(pool.end().blocks, 0);
+        ok!(context_set(device.1));
+        drop(device);
+        drop(other);
     });
 }

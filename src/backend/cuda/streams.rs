@@ -3,8 +3,8 @@
 //! NULL and 1 are the legacy default stream, 2 the calling thread's own, each of the context that is current, or of the
 //! pool's device if none is. They get identities made here, with [`BUILT_IN`] set: one for the legacy stream of each
 //! context, one for each thread's stream in each context. Other streams have the driver's `cuStreamGetId`; drivers
-//! before CUDA 12.0 have none, and there a handle's number stands for all streams that ever have it, which are put in
-//! order by [`Context::chain`].
+//! before CUDA 12.0 have none, and there a handle's number and its context's place stand for all streams that ever have
+//! that handle in that context, which are put in order by [`Context::chain`].
 //!
 //! A stream that is being captured may be asked for nothing but its capture: any other call that names it ends the
 //! capture, in every capture mode (measured on an H100, driver 580), and so does one that names the legacy stream while
@@ -37,6 +37,9 @@ const CAPTURED: u64 = 1 << 62;
 pub(super) const HOST: StreamId = StreamId(u64::MAX);
 /// Contexts that one pool can know: the bits left in an event's number.
 const CONTEXTS: usize = 255;
+/// Where a context's place stands in the identity of a stream that the driver has no id for. Handles are addresses of user space, which
+/// are shorter.
+const PLACE: u32 = 54;
 
 pub(super) const LEGACY: usize = 1;
 pub(super) const PER_THREAD: usize = 2;
@@ -263,10 +266,11 @@ impl Streams {
             return Ok((Timeline { stream, capture }, 0));
         }
         let Some((code, id)) = self.ask_id(stream) else {
-            let (_, context) = self.context_of(stream)?;
+            let (place, context) = self.context_of(stream)?;
             context.verify()?;
             context.chain(stream.0)?;
-            return Ok((Timeline::of(StreamId(stream.0 as u64)), 0));
+            let id = (place as u64) << PLACE | stream.0 as u64;
+            return Ok((Timeline::of(StreamId(id)), 0));
         };
         self.check("cuStreamGetId", code)?;
         let latest = &self.latest[id as usize % LATEST];
