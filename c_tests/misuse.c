@@ -116,6 +116,11 @@ static void sizes(void) {
     CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, weir_pool_alloc_batch(pool, sizes, 2, NULL, ptrs));
     CHECK(ptrs[0] == untouched && ptrs[1] == untouched);
     CHECK(weir_pool_warmup(pool, sizes, counts, 2, NULL) != WEIR_OK);
+    counts[1] = 1;
+    CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, weir_pool_warmup(pool, sizes, counts, 2, NULL));
+    CHECK_SAYS_NUMBER(SIZE_MAX);
+    counts[1] = 0;
+    CHECK_OK(weir_pool_warmup(pool, sizes, counts, 2, NULL));
     CHECK(p == untouched);
 }
 

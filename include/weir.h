@@ -23,7 +23,9 @@
  * WEIR_ERROR_FORKED, and, while the process is exiting, WEIR_ERROR_UNLOADED.
  *
  * Threads. Every function may be called from any thread at any time, on the same pool too, and from callbacks and
- * functions that run on host streams. A function blocks only where its comment says that it waits.
+ * functions that run on host streams, but not from a signal handler. A function blocks only where its comment says that it
+ * waits. A thread that may be cancelled (pthread_cancel) disables that around its calls: a cancellation taken up within one
+ * ends the process.
  *
  * Stream order. A block belongs to the stream named when it was allocated. Freed on a stream, its memory is for that
  * stream at once, even while queued work still uses it; another stream gets it only when that work is complete or

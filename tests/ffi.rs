@@ -400,6 +400,14 @@ fn attributes_batches_and_warmup_reach_the_pool() {
             weir_pool_free_batch(pool, blocks.as_ptr(), 3, null_mut()),
             WEIR_OK
         );
+        // no array is so long, and a list of its blocks cannot be kept
+        let status = weir_pool_alloc_batch(pool, sizes.as_ptr(), 1 << 48, null_mut(), blocks.as_mut_ptr());
+        assert_eq!(status, WEIR_ERROR_BACKEND);
+        assert!(
+            message().contains("no room to list 281474976710656 blocks"),
+            "{}",
+            message()
+        );
         let before = stats(pool).used_bytes_peak;
         assert!(before > 0);
         assert_eq!(weir_pool_reset_peaks(pool), WEIR_OK);

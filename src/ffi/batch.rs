@@ -41,7 +41,10 @@ pub unsafe extern "C" fn weir_pool_alloc_batch(
 }
 
 fn alloc_all(handle: usize, sizes: &[u64], on: StreamHandle) -> Result<Vec<Addr>, Error> {
-    let mut blocks = vec![Addr::default(); sizes.len()];
+    let mut blocks = Vec::new();
+    let room = blocks.try_reserve_exact(sizes.len());
+    room.map_err(|error| Error::Backend(format!("no room to list {} blocks: {error}", sizes.len())))?;
+    blocks.resize(sizes.len(), Addr::default());
     let take = |cache: &ThreadCache| cache.alloc_batch(sizes, &mut blocks).then_some(());
     if !process::disturbed() && threads::cached(handle, on, take).is_some() {
         return Ok(blocks);

@@ -295,6 +295,9 @@ impl Pool {
             Error::InvalidArgument("the counts of weir_pool_warmup add up to more than 2^32 blocks".into())
         })?;
         let kinds = || sizes.iter().zip(counts);
+        for (&bytes, _) in kinds().filter(|(_, count)| **count > 0) {
+            check_request(bytes, 0)?;
+        }
         let bytes = kinds().try_fold(0u64, |sum, (&bytes, &count)| {
             sum.checked_add(bytes.max(MIN_ALIGN).checked_mul(count)?)
         });
