@@ -17,8 +17,8 @@ use weir::ffi::frees::{weir_pool_free, weir_pool_free_synced};
 use weir::ffi::host_streams::weir_host_stream_enqueue;
 use weir::ffi::pool::weir_finalize;
 use weir::ffi::status::weir_status::{
-    self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_ERROR_INVALID_ARGUMENT,
-    WEIR_ERROR_INVALID_STREAM, WEIR_OK,
+    self, WEIR_ERROR_BACKEND, WEIR_ERROR_CAPTURE, WEIR_ERROR_DEVICE_LOST, WEIR_ERROR_FORKED,
+    WEIR_ERROR_INVALID_ARGUMENT, WEIR_ERROR_INVALID_STREAM, WEIR_OK,
 };
 use weir::ffi::types::{WEIR_COPY_STAGED, weir_pool};
 use weir::lifecycle::{end, order};
@@ -186,6 +186,24 @@ fn a_lost_device_calls_what_was_deferred() {
             assert_eq!(CALLED.load(Ordering::SeqCst), 1);
         },
     );
+}
+
+/// A device that is lost has forgotten what was registered, and says so once.
+#[test]
+fn what_a_lost_device_has_registered_can_be_unregistered() {
+    let name = "what_a_lost_device_has_registered_can_be_unregistered";
+    alone(name, &[("WEIR_STANDIN_LEAKS", "0")], || {
+        let device = std::mem::ManuallyDrop::new(Device::open(0));
+        let memory = vec![0u8; BYTES];
+        let at = memory.as_ptr().cast_mut().cast();
+        // SAFETY: memory of that size, which stays.
+        assert_eq!(unsafe { weir_host_register(at, BYTES) }, WEIR_OK);
+        control!(lose_device(device.0));
+        // SAFETY: as above.
+        let said = [(); 2].map(|()| unsafe { weir_host_unregister(at) });
+        assert_eq!(said, [WEIR_OK, WEIR_ERROR_INVALID_ARGUMENT]);
+        weir_finalize();
+    });
 }
 
 /// A copy that the call waits for, on a device that is lost meanwhile.
@@ -515,4 +533,35 @@ fn finalize_waits_for_a_copy_whose_function_has_a_place() {
             drop(device);
         },
     );
+}
+
+/// Where the driver was opened by a copy, and there never was a pool.
+#[test]
+fn a_child_forked_after_a_copy_calls_nothing() {
+    alone("a_child_forked_after_a_copy_calls_nothing", &[], || {
+        let device = Device::open(0);
+        let on = stream();
+        let (mut to, from) = (vec![0u8; BYTES], vec![1u8; BYTES]);
+        // SAFETY: memory of that size, until the stream is waited for.
+        let mut copy =
+            || unsafe { weir_copy_async(to.as_mut_ptr().cast(), from.as_ptr().cast(), BYTES, on, 0) };
+        assert_eq!(copy(), WEIR_OK);
+        ok!(stream_synchronize(on));
+        // SAFETY: the child calls what is to be shown to be harmless there, and ends without running exit handlers.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // the stand-in ends the child at any call
+            let said = copy();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(said != WEIR_ERROR_FORKED)) };
+        }
+        let mut status = -1;
+        // SAFETY: the child made above, and a variable of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(to == from);
+        ok!(stream_destroy(on));
+        assert_eq!(weir_finalize(), WEIR_OK);
+        drop(device);
+    });
 }

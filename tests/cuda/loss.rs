@@ -2,7 +2,7 @@
 
 use crate::common::M;
 use crate::common::cuda::{LEGACY, backend, handle};
-use crate::common::standin::{Device, Object, all_calls, alone, control, ok, open, rest, stream};
+use crate::common::standin::{Device, Object, all_calls, alone, calls, control, ok, open, rest, stream};
 use std::ptr::null_mut;
 use weir::backend::cuda::CudaBackend;
 use weir::backend::{Backend, BackendError, Event};
@@ -112,6 +112,32 @@ fn a_lost_device_is_reported_and_its_memory_given_back() {
 fn a_lost_device_takes_its_plain_memory_along() {
     alone("a_lost_device_takes_its_plain_memory_along", &[], || {
         lose(DeviceMemory::Plain)
+    });
+}
+
+/// The free that learns of the loss is the last one of that memory: its address may be somebody else's at once.
+#[test]
+fn a_lost_device_is_asked_to_free_plain_memory_once() {
+    alone("a_lost_device_is_asked_to_free_plain_memory_once", &[], || {
+        std::mem::forget(Device::open(0));
+        let pool = end::create(config(DeviceMemory::Plain)).unwrap();
+        let known = POOLS.get(pool).unwrap();
+        let block = known.alloc(4 * M, 0, LEGACY).unwrap();
+        known.free(block, LEGACY).unwrap();
+        assert_eq!(order::stream_synchronize(LEGACY), Ok(()));
+        control!(lose_device(0));
+        let asked = calls("cuMemFree");
+        for _ in 0..2 {
+            known.trim(0).unwrap();
+            assert_eq!(known.stats().unwrap().reserved, 0);
+        }
+        assert_eq!(calls("cuMemFree"), asked + 1);
+        drop(known);
+        assert_eq!(end::destroy(pool), Ok(()));
+        assert_eq!(calls("cuMemFree"), asked + 1);
+        ok!(context_set(null_mut()));
+        ok!(context_release(0));
+        assert_eq!(open(), "");
     });
 }
 
