@@ -13,7 +13,8 @@ JOBS ?= 2
 REPLAY_FLAGS ?=
 BENCH_FLAGS ?=
 
-build_dir := $(abspath $(BUILD))
+# not by abspath, which takes a path with blanks for several
+build_dir := $(if $(filter /%,$(BUILD)),$(BUILD),$(CURDIR)/$(BUILD))
 demo_prefix := $(CURDIR)/prefix
 test_prefix := $(build_dir)/test-prefix
 traces := $(sort $(wildcard traces/*.trace.gz))
@@ -23,18 +24,18 @@ traces := $(sort $(wildcard traces/*.trace.gz))
 all: build
 
 build:
-	cmake -S . -B $(build_dir)
-	MAKEFLAGS= cmake --build $(build_dir) # one command of cargo, which has jobs of its own
+	cmake -S . -B "$(build_dir)"
+	MAKEFLAGS= cmake --build "$(build_dir)" # one command of cargo, which has jobs of its own
 
 install: build
-	cmake --install $(build_dir) --prefix "$(PREFIX)"
+	cmake --install "$(build_dir)" --prefix "$(PREFIX)"
 
 demo:
 	scripts/setup.sh demo
 	$(MAKE) install PREFIX="$(demo_prefix)" DESTDIR=
-	cmake -S examples/replay -B $(build_dir)/replay -DCMAKE_PREFIX_PATH="$(demo_prefix)"
-	cmake --build $(build_dir)/replay
-	$(build_dir)/replay/replay $(REPLAY_FLAGS) $(traces)
+	cmake -S examples/replay -B "$(build_dir)/replay" -DCMAKE_PREFIX_PATH="$(demo_prefix)"
+	cmake --build "$(build_dir)/replay"
+	"$(build_dir)/replay/replay" $(REPLAY_FLAGS) $(traces)
 
 test:
 	scripts/setup.sh
@@ -47,7 +48,7 @@ test:
 	$(MAKE) test-standin
 	$(MAKE) test-bench
 	$(MAKE) demo
-	ctest --test-dir $(build_dir)/replay --output-on-failure
+	ctest --test-dir "$(build_dir)/replay" --output-on-failure
 
 setup:
 	scripts/setup.sh
@@ -73,13 +74,13 @@ test-loom:
 
 test-package:
 	$(MAKE) build
-	scripts/test-package.sh $(build_dir)
+	scripts/test-package.sh "$(build_dir)"
 
 test-c:
 	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
-	cmake -S c_tests -B $(build_dir)/c_tests -DCMAKE_PREFIX_PATH="$(test_prefix)"
-	cmake --build $(build_dir)/c_tests --parallel $(JOBS)
-	ctest --test-dir $(build_dir)/c_tests --parallel $(JOBS) --output-on-failure
+	cmake -S c_tests -B "$(build_dir)/c_tests" -DCMAKE_PREFIX_PATH="$(test_prefix)"
+	cmake --build "$(build_dir)/c_tests" --parallel $(JOBS)
+	ctest --test-dir "$(build_dir)/c_tests" --parallel $(JOBS) --output-on-failure
 
 # The Python module, without the frameworks that it is for.
 test-python:
@@ -88,16 +89,16 @@ test-python:
 
 # The CUDA driver that the tests use where there is none, and its own tests.
 test-standin:
-	cmake -S standin -B $(build_dir)/standin
-	cmake --build $(build_dir)/standin --parallel $(JOBS)
-	ctest --test-dir $(build_dir)/standin --parallel $(JOBS) --output-on-failure
+	cmake -S standin -B "$(build_dir)/standin"
+	cmake --build "$(build_dir)/standin" --parallel $(JOBS)
+	ctest --test-dir "$(build_dir)/standin" --parallel $(JOBS) --output-on-failure
 
 # The bench does what it is to do; it measures nothing here.
 test-bench:
 	$(MAKE) install PREFIX="$(test_prefix)" DESTDIR=
-	cmake -S bench -B $(build_dir)/bench/build -DCMAKE_PREFIX_PATH="$(test_prefix)"
-	cmake --build $(build_dir)/bench/build --parallel $(JOBS)
-	ctest --test-dir $(build_dir)/bench/build --output-on-failure
+	cmake -S bench -B "$(build_dir)/bench/build" -DCMAKE_PREFIX_PATH="$(test_prefix)"
+	cmake --build "$(build_dir)/bench/build" --parallel $(JOBS)
+	ctest --test-dir "$(build_dir)/bench/build" --output-on-failure
 
 bench:
 	scripts/setup.sh bench
