@@ -25,6 +25,11 @@ def size(usual, small):
     return small if SMALL else usual
 
 
+def need_gpu(name):
+    if DEVICE == "cpu":
+        sys.exit(f"{name} needs a GPU: it is about streams")
+
+
 def half():
     return torch.autocast(DEVICE, dtype=torch.bfloat16)
 
@@ -305,8 +310,7 @@ def tables(steps):
 
 def reduction(steps):
     """Batches are copied on one stream, and on another buckets of gradients are summed, as if with other GPUs, while more come."""
-    if DEVICE == "cpu":
-        sys.exit("programs.py: reduction needs a GPU: it is about streams")
+    need_gpu("reduction")
     width, layers = size(2048, 32), size(12, 3)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers)))
     model.to(DEVICE)
@@ -352,27 +356,27 @@ def reduction(steps):
         optimizer.zero_grad(set_to_none=True)
 
 
-PROGRAMS = [
-    segmentation, detection, diffusion, bert, translation, adapters, feedback, graphs, speech, crops, kriging, tables,
-    reduction,
-]
-
-
-def main():
+def main(programs, about):
+    """The command line of a file of programs."""
     global SMALL
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog="\n".join(f"{p.__name__:<14}{p.__doc__}" for p in PROGRAMS),
+        description=about, epilog="\n".join(f"{p.__name__:<14}{p.__doc__}" for p in programs),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=[p.__name__ for p in PROGRAMS])
+    parser.add_argument("name", choices=[p.__name__ for p in programs])
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     SMALL = options.small
     random.seed(1)
     torch.manual_seed(1)
-    next(p for p in PROGRAMS if p.__name__ == options.name)(options.steps)
+    next(p for p in programs if p.__name__ == options.name)(options.steps)
 
+
+PROGRAMS = [
+    segmentation, detection, diffusion, bert, translation, adapters, feedback, graphs, speech, crops, kriging, tables,
+    reduction,
+]
 
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS, __doc__)
