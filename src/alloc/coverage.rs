@@ -25,6 +25,7 @@
 //! No lock of its own: the heap's.
 
 use super::heap::Heap;
+use super::limits::MANY_STREAMS;
 use super::node::{Kind, NIL, Node, NodeId};
 use super::order::{Arena, COMMON, EVENT_BYTES, EVENT_FREES};
 use super::space::Found;
@@ -297,6 +298,16 @@ impl Heap {
             }
             self.limit_caches();
         }
+    }
+
+    /// Have so many streams come since this was last so that it is time to look which are no more, where nobody else does? Each such look is
+    /// at all that are known, so it takes half as many.
+    pub fn is_review_due(&mut self) -> bool {
+        let due = self.came - self.seen > MANY_STREAMS.max(u64::from(self.known) / 2);
+        if due {
+            self.seen = self.came;
+        }
+        due
     }
 
     /// A stream was forgotten.

@@ -81,6 +81,8 @@ pub struct Heap {
     pub(super) captured: u32,
     /// How many there have been that are none.
     pub(super) came: u64,
+    /// How many had when all were last looked at because so many came.
+    pub(super) seen: u64,
     /// The one for which an allocation is under way.
     pub(super) serving: u32,
     /// Requests that wait for what was freed.
@@ -175,6 +177,7 @@ impl Heap {
             known: 0,
             captured: 0,
             came: 0,
+            seen: 0,
             serving: NOBODY,
             frozen: 0,
             parted: false,

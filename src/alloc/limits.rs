@@ -24,7 +24,7 @@ const SHORT: u64 = 16;
 /// Beyond that all of them together keep no more than this part of the pool.
 const PART: u64 = 64;
 /// A program that does not make ever new streams has no more of them without a cache.
-const MANY_STREAMS: usize = 64;
+pub(super) const MANY_STREAMS: u64 = 64;
 /// Nor do more than so many come while more is left without an event than may be.
 const FEW_STREAMS: u64 = 4;
 /// Little is what is less than this...
@@ -115,7 +115,7 @@ impl Heap {
     /// may be much until it has its event.
     pub(super) fn is_left_by_streams(&mut self) -> bool {
         let kept = (self.stats.reserved / PART).max(LEAST * self.caches().len() as u64);
-        let many = self.streams_without_cache() > MANY_STREAMS;
+        let many = self.streams_without_cache() as u64 > MANY_STREAMS;
         if self.uncovered <= self.most_without_event() + kept {
             self.caches.limits.came = self.came;
         }
@@ -383,9 +383,9 @@ mod tests {
     /// Streams that threads call have caches, and a program with many graphs has as many parts of captures.
     #[test]
     fn many_streams_without_a_cache_are_those_that_never_call_again() {
-        let mut heap = heap(2 * MANY_STREAMS as u64);
+        let mut heap = heap(2 * MANY_STREAMS);
         let mut add = |of: u64, capture: Option<CaptureId>| {
-            for number in 0..MANY_STREAMS as u64 {
+            for number in 0..MANY_STREAMS {
                 let stream = StreamId(of + number);
                 heap.stream(Timeline { stream, capture });
             }

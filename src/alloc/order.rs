@@ -586,9 +586,6 @@ impl Heap {
         self.ids.remove(&arena.id);
         // what threads kept had the number of the free to come
         self.vacant.push((stream, arena.seq + 1));
-        for other in self.arenas.iter_mut().flatten() {
-            other.knows.remove(&stream);
-        }
         self.stream_went(arena.id);
     }
 }

@@ -27,6 +27,13 @@ impl Pool {
         if heap.sharing.is_by_looks() {
             return Ok(None);
         }
+        if heap.is_review_due() {
+            // streams made for a request each, which nobody would see to have come to their end
+            let stream = index_for_alloc(&mut heap, request.stream);
+            drop(heap);
+            self.poll(Some(stream), false, false);
+            heap = self.books()?;
+        }
         let by_waits = heap.sharing.is_by_waits();
         let stream = index_for_alloc(&mut heap, request.stream);
         // what the program has told of is known before each request of a round that comes again

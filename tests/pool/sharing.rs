@@ -346,3 +346,45 @@ fn what_is_passed_on_now_and_then_does_not_pile_up() {
         assert!(held <= 160, "{held} MiB");
     }
 }
+
+/// The most events that were open at once while requests, each on a stream of its own, 32 at a time after the first few, were waited for
+/// by the program in the order in which they came, without a word to the pool; and how many waited for others.
+fn requests(seed: u64) -> (usize, u64) {
+    let sim = Sim::new(0);
+    let pool = Pool::new(config(), sim.clone()).expect("a pool");
+    let (mut random, mut under_way, mut most) = (Random(seed), VecDeque::new(), 0);
+    for number in 0..3000 {
+        let at_once = if number < 20 { 4 } else { 32 };
+        while under_way.len() >= at_once {
+            let stream = under_way.pop_front().expect("one of many");
+            sim.synchronize_with(&sim.now(stream));
+            sim.destroy_stream(stream);
+        }
+        let stream = StreamHandle(FIRST_STREAM + number % 33);
+        sim.create_stream(stream);
+        let blocks = [0, 1].map(|nth| {
+            let bytes = M + random.log_uniform(25);
+            let at = sim
+                .naming(&[stream], || pool.alloc(bytes, 0, stream))
+                .expect("memory");
+            sim.touch(stream, 2 * number as u64 + nth, at.0, bytes);
+            at
+        });
+        for at in blocks {
+            sim.naming(&[stream], || pool.free(at, stream))
+                .expect("a live block");
+        }
+        under_way.push_back(stream);
+        most = most.max(sim.events());
+    }
+    pool.validate();
+    (most, sim.waits())
+}
+
+/// Where streams wait for each other nobody looks at them; yet those that are no more are found to be.
+#[test]
+fn streams_of_requests_that_are_over_are_forgotten() {
+    let lives = [6, 9, 3].map(requests);
+    assert!(lives.iter().any(|life| life.1 > 2900), "some wait: {lives:?}");
+    assert!(lives.iter().all(|life| life.0 < 400), "{lives:?}");
+}
