@@ -15,6 +15,9 @@ use super::order::{Arena, COMMON};
 use super::size::{GRAIN, round_up};
 use super::space::Found;
 
+/// Extents looked at for one that begins at the right place.
+const LOOK: usize = 64;
+
 impl Heap {
     /// The tightest extent free for `stream` that holds `len` bytes aligned to `align`.
     #[inline(always)]
@@ -38,11 +41,18 @@ impl Heap {
             .or_else(|| self.fit_aligned(len, align, stream))
     }
 
-    /// Any extent free for `stream` that holds `len` bytes aligned to `align`.
+    /// One that holds them because of where it begins, of those that are not as long as to hold them wherever they begin. The longest come
+    /// first: each is the likelier to. Not all are looked at: where everything is full there may be one for each block.
     fn fit_aligned(&self, len: u64, align: u64, stream: u32) -> Option<NodeId> {
         let nodes = &self.space.nodes;
         let fits = |&id: &NodeId| round_up(nodes[id].start, align) + len <= nodes[id].end();
-        let find = |arena: u32| self.arena(arena).bins.ascending(nodes, len).find(fits);
+        let find = |arena: u32| {
+            self.arena(arena)
+                .bins
+                .descending(nodes, len)
+                .take(LOOK)
+                .find(fits)
+        };
         let common = || find(COMMON).filter(|_| !self.replay.is_on());
         find(stream).or_else(common)
     }
