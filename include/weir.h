@@ -406,7 +406,8 @@ typedef struct {
   int32_t reserved;
   /**
    * 0 or 1: each thread keeps blocks that it freed for its next requests on the same stream; such calls take no
-   * lock. What threads keep serves any request of the pool before the pool grows. Default: 1.
+   * lock. What threads keep serves any request of the pool before the pool grows beyond 128 MiB and twice what was in use at once, or at
+   * all if it has a limit. Default: 1.
    */
   int32_t thread_caches;
   /**

@@ -31,6 +31,9 @@ const FEW_STREAMS: u64 = 4;
 const LITTLE: u64 = 128 << 20;
 /// ...or less than this for each cache: room for what one may keep, and for what comes and goes beside it.
 const LITTLE_EACH: u64 = 24 << 20;
+/// But threads that take turns have caches enough, and need hardly anything: the pool does not grow for what these keep beyond so many times
+/// that.
+const LITTLE_TIMES: u64 = 2;
 /// So often somebody waits for the heap before that is looked into...
 const WAITS: u64 = 256;
 /// ...and then one of so many calls of the heap was to be waited for.
@@ -197,7 +200,8 @@ impl Heap {
 
     /// Bytes by which the pool may grow before it minds what threads keep.
     pub fn room_while_little(&self) -> u64 {
-        self.little().saturating_sub(self.stats.reserved)
+        let most = self.little().min(LITTLE + LITTLE_TIMES * self.needed);
+        most.saturating_sub(self.stats.reserved)
     }
 
     /// Bytes that are little: none if the pool has a limit, or its device is short.

@@ -63,7 +63,8 @@ pub struct weir_pool_options {
     /// Must be 0.
     pub reserved: i32,
     /// 0 or 1: each thread keeps blocks that it freed for its next requests on the same stream; such calls take no
-    /// lock. What threads keep serves any request of the pool before the pool grows. Default: 1.
+    /// lock. What threads keep serves any request of the pool before the pool grows beyond 128 MiB and twice what was in use at once, or at
+    /// all if it has a limit. Default: 1.
     pub thread_caches: i32,
     /// 0 or 1: the program promises to call weir_stream_changed before it destroys or captures a stream that it named to
     /// this pool, and names the built-in streams with the context of the pool's device current. The driver is then not

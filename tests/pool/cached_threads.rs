@@ -2,7 +2,7 @@
 
 use crate::common::cached::{STREAM, alloc, cache, free, pool};
 use crate::common::random::Random;
-use crate::common::{K, config};
+use crate::common::{K, M, config};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -224,4 +224,21 @@ fn handing_over_may_be_disturbed_at_any_moment() {
     pool.trim(0).expect("a trim");
     let stats = pool.stats().expect("stats");
     assert_eq!((stats.used, stats.cached, stats.reserved), (0, 0, 0));
+}
+
+/// What one keeps the others can have: the pool needs no more for many threads that take turns than for a few.
+#[test]
+fn threads_that_take_turns_do_not_each_have_memory_of_their_own() {
+    let pool = pool(config());
+    let caches = [(); 40].map(|()| cache(&pool));
+    for round in 0..3 {
+        for cache in &caches {
+            let blocks = [(); 64].map(|()| alloc(&pool, cache, 256 * K).expect("memory"));
+            blocks.map(|at| free(&pool, cache, at).expect("a live block"));
+        }
+        let held = pool.stats().expect("stats").reserved;
+        assert!(held <= 192 * M, "round {round}: {} MiB for 16 in use", held / M);
+    }
+    pool.validate();
+    caches.iter().for_each(|cache| pool.close_cache(cache));
 }
