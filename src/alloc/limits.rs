@@ -11,8 +11,10 @@ use std::mem;
 
 /// A pool is near its limit once it needs all but this part of it, if its pages move.
 const NEAR: u64 = 32;
-/// What each may keep in any case.
+/// What each may keep in any case...
 const LEAST: u64 = 16 << 20;
+/// ...or such a part of what a limit leaves beyond what is needed, if that is less.
+const UNNEEDED: u64 = 8;
 /// Where less than half of what is little is needed they may keep longer blocks, too, once one could not keep a block so often while requests
 /// found none that fit...
 const LACKS: u32 = 64;
@@ -76,10 +78,12 @@ impl Heap {
             0
         };
         let more = u64::from(lacks / MANY_LACKS) * LEAST;
-        let all = (self.stats.reserved / PART).max((LEAST + more).min(self.needed).min(MOST_OF_LITTLE));
+        // kept blocks are not joined with what is free beside them: the less of a limit is left, the more that is missed
+        let least = LEAST.min(self.limit.saturating_sub(self.needed) / UNNEEDED);
+        let all = (self.stats.reserved / PART).max((least + more).min(self.needed).min(MOST_OF_LITTLE));
         let most = match self.is_short() {
             true => LEAST / SHORT,
-            false => (all / self.caches().len().max(1) as u64).max(LEAST),
+            false => (all / self.caches().len().max(1) as u64).max(least),
         };
         // longer ones are in the way where pages move
         let long_from = if lacks >= LACKS { LONG_AT_MOST } else { LONG };

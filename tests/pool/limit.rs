@@ -7,9 +7,11 @@
 //! `data/policies.trace.gz`: blocks of 256 KiB and more of six rounds of a learner by proximal policies (the same, one H100, the same day). In
 //! each, 128 observations are gathered and put together into one block of 750 MB, and then small batches of it are learned, all alike.
 
+use crate::common::random::Random;
 use crate::common::real::{Stream, Wrong, alone, end, synchronize};
 use crate::common::recorded::{Call, recorded};
-use crate::common::{cached, limited};
+use crate::common::{K, M, cached, limited};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -190,4 +192,33 @@ fn parts_that_come_together_are_whose_they_were() {
         pool.free_synced(block).expect("a live block");
     }
     end(pool, &faulty);
+}
+
+/// Blocks of 16 KiB to 4 MiB, 256 at a time, of which the oldest is replaced. Gives how many of a million requests failed, and the most
+/// that was in use at once.
+fn replace_oldest(limit: u64, seed: u64) -> (u32, u64) {
+    let pool = Pool::new(limited(limit), Counting::new(true)).expect("a pool");
+    let (cache, mut random, mut failed) = (cached::cache(&pool), Random(seed), 0);
+    let mut blocks = VecDeque::new();
+    for _ in 0..1_000_000 {
+        if blocks.len() == 256
+            && let Some(at) = blocks.pop_front().expect("one of many")
+        {
+            cached::free(&pool, &cache, at).expect("a live block");
+        }
+        let shortest = (16 * K) << random.below(8);
+        let at = cached::alloc(&pool, &cache, shortest + random.below(shortest)).ok();
+        failed += u32::from(at.is_none());
+        blocks.push_back(at);
+    }
+    pool.validate();
+    (failed, pool.stats().expect("stats").used_peak)
+}
+
+/// What a thread keeps is joined with nothing that is free beside it, and where little of a limit is left that is missed.
+#[test]
+fn a_thread_keeps_less_where_a_limit_leaves_little() {
+    let lives = [1, 2, 3, 4].map(|seed| replace_oldest(300 * M, seed));
+    assert!(lives.iter().all(|life| life.1 > 250 * M), "{lives:?}");
+    assert!(lives.iter().map(|life| life.0).sum::<u32>() < 10, "{lives:?}");
 }
