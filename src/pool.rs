@@ -42,8 +42,8 @@ use crate::base::units::{Addr, StreamHandle, Timeline};
 use crate::config::{Config, MOST_SLACK, MemoryKind};
 use crate::observe::stats::Stats;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 
 use books::{index, index_beside, index_for_alloc};
 pub use cached::{Asked, Cache, Inside, LONG, Look, Refused, SMALL_MAX, Spot, ThreadCache, Where};
@@ -141,6 +141,8 @@ pub struct Pool {
     stale: Ranked<Vec<Event>>,
     /// What short copies go through.
     chunks: Ranked<VecDeque<Chunk>>,
+    /// Read by copies that go through the pool's memory, written by the end. It comes before all ranks.
+    passage: RwLock<()>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -206,6 +208,7 @@ impl Pool {
             directory,
             stale: Ranked::new(Rank::Stale, Vec::with_capacity(order::STALE * 2)),
             chunks: Ranked::new(Rank::Chunks, VecDeque::new()),
+            passage: RwLock::new(()),
             backend: Metered::new(backend),
             ended: AtomicBool::new(false),
             config,

@@ -340,7 +340,7 @@ pub fn copy_staged(
     }
     if let Way::In | Way::Out = way
         && let Ok(pool) = queue.staging_pool(line, config)
-        && let Some(done) = through_pool(pool, copy, &way, line, stream, &queue)
+        && let Some(done) = through_pool(&pool, copy, &way, line, stream, &queue)
     {
         // the end that the stream works on, and still may; a copy that failed may have been queued in part
         let noted = match (&way, &done) {
@@ -357,18 +357,19 @@ pub fn copy_staged(
 
 /// The copy, through memory of a staging pool. None: there is none.
 fn through_pool(
-    pool: Arc<Pool>,
+    pool: &Pool,
     copy: Copy,
     way: &Way,
     line: Option<deferred::Line>,
     stream: StreamHandle,
     queue: &Queue,
 ) -> Option<Result<(), Error>> {
+    let _passage = pool.passage()?;
     if copy.bytes <= SHORT
         && let Some(line) = line
         && let Ok(chunk) = pool.chunk(line, copy.bytes, stream)
     {
-        return Some(through_chunk(chunk, &pool, copy, way, stream, queue));
+        return Some(through_chunk(chunk, pool, copy, way, stream, queue));
     }
     let slots = Slots::take(copy, pool)?;
     let done = match way {
@@ -418,14 +419,14 @@ fn through_chunk(
 }
 
 /// Blocks that pieces of a copy go through.
-struct Slots {
-    pool: Arc<Pool>,
+struct Slots<'a> {
+    pool: &'a Pool,
     at: Vec<Addr>,
 }
 
-impl Slots {
+impl Slots<'_> {
     /// As many as can be had; None: there is no memory for any.
-    fn take(copy: Copy, pool: Arc<Pool>) -> Option<Slots> {
+    fn take(copy: Copy, pool: &Pool) -> Option<Slots<'_>> {
         let (bytes, count) = copy.slots();
         let slot = |_| pool.alloc(bytes, 0, StreamHandle::HOST).ok();
         let at: Vec<Addr> = (0..count).map_while(slot).collect();

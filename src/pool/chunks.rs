@@ -9,7 +9,8 @@
 //!
 //! Invariant: a chunk is a live block, and in the list, the one used last, or looked at in vain, at its end, or in one caller's hands.
 //!
-//! Locks: `chunks`, for a look at the list. Nothing is taken under it, and no driver is called.
+//! Locks: `chunks`, for a look at the list. Nothing is taken under it, and no driver is called. `passage`, shared by all copies through
+//! the pool's memory, chunks or other blocks, for as long as they take: the end waits for them, since that memory goes with it.
 
 use super::Pool;
 use crate::alloc::heap::Heap;
@@ -21,8 +22,8 @@ use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 
 /// The longest copy that goes through a chunk.
 pub const SHORT: u64 = 64 << 10;
@@ -76,6 +77,12 @@ impl Chunk {
 }
 
 impl Pool {
+    /// A copy goes through the pool's memory, and the pool does not end meanwhile. None: it has ended.
+    pub fn passage(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let held = self.passage.read().unwrap_or_else(PoisonError::into_inner);
+        (!self.ended.load(Ordering::Relaxed)).then_some(held)
+    }
+
     /// A chunk for a copy of at most [`SHORT`] bytes, in a call that names its stream. To be given to `keep_chunk` or
     /// `free_chunk`.
     pub fn chunk(&self, line: (u64, u64), bytes: u64, stream: StreamHandle) -> Result<Chunk, Error> {

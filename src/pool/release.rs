@@ -10,7 +10,7 @@ use crate::alloc::heap::{Block, Heap};
 use crate::alloc::node::{Kind, NIL};
 use crate::alloc::order::Clock;
 use crate::alloc::release::Leaving;
-use crate::backend::{Backend, BackendError};
+use crate::backend::{Backend, BackendError, process};
 use crate::base::error::Error;
 use crate::base::lock::RankedGuard;
 use crate::base::units::{Addr, StreamHandle};
@@ -159,6 +159,8 @@ impl Pool {
     /// with `PoolDestroyed`; a second `end` finds nothing. If the backend is no longer usable no call is made.
     pub fn end(&self) -> Leaked {
         self.dismiss_all(true);
+        // (in a forked child no copy goes on, and whose it was may be held for ever)
+        let _passage = (!process::forked()).then(|| self.passage.write());
         let _grow = Turn::take(self);
         let mut heap = self.any_books();
         if self.ended.swap(true, Ordering::Relaxed) {

@@ -200,6 +200,8 @@ calls! {
     launch_function "cuLaunchHostFunc" (Object, unsafe extern "C" fn(*mut c_void), *mut c_void) -> Code;
     fill "cuMemsetD8Async" (u64, u8, usize, Object) -> Code;
     copy_to_host "cuMemcpyDtoH_v2" (*mut c_void, u64, usize) -> Code;
+    memory_allocate "cuMemAlloc_v2" (*mut u64, usize) -> Code;
+    memory_free "cuMemFree_v2" (u64) -> Code;
     memory_info "cuMemGetInfo_v2" (*mut usize, *mut usize) -> Code;
     access "cuMemGetAccess" (*mut u64, *const [c_int; 2], u64) -> Code;
     fail "standin_fail" (*const c_char, u64, c_int);

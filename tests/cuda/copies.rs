@@ -502,39 +502,6 @@ fn a_copy_that_nothing_could_be_told_of_is_not_queued() {
     });
 }
 
-/// A copy that is being queued when weir_finalize begins is waited for, and its memory released.
-#[test]
-fn finalize_waits_for_a_copy_whose_function_has_a_place() {
-    alone(
-        "finalize_waits_for_a_copy_whose_function_has_a_place",
-        &[],
-        || {
-            let device = Device::open(0);
-            let on = stream();
-            let (mut to, from) = (vec![0u8; BYTES], vec![1u8; BYTES]);
-            let ends = (
-                to.as_mut_ptr().expose_provenance(),
-                from.as_ptr().expose_provenance(),
-                on.expose_provenance(),
-            );
-            delay("cuMemcpyAsync", 1, 300_000);
-            let copier = std::thread::spawn(move || {
-                let [to, from, on] = [ends.0, ends.1, ends.2].map(std::ptr::with_exposed_provenance_mut);
-                // SAFETY: memory of that size, which stays.
-                unsafe { weir_copy_async_hold(to, from, BYTES, on.cast(), 0, Some(called), to) }
-            });
-            std::thread::sleep(Duration::from_millis(100));
-            assert_eq!(weir_finalize(), WEIR_OK);
-            let released = CALLED.load(Ordering::SeqCst);
-            assert_eq!(copier.join().expect("no panic"), WEIR_OK);
-            assert_eq!(released, 1);
-            assert!(to == from);
-            ok!(stream_destroy(on));
-            drop(device);
-        },
-    );
-}
-
 /// Where the driver was opened by a copy, and there never was a pool.
 #[test]
 fn a_child_forked_after_a_copy_calls_nothing() {

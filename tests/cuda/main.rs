@@ -8,6 +8,7 @@ mod common;
 mod backend;
 mod copies;
 mod faults;
+mod finalizing;
 mod graphs;
 mod handles;
 mod loss;
