@@ -650,7 +650,8 @@ weir_status weir_pool_create(const weir_pool_options *options,
  * does for a pool that weir ended itself at exit.
  *
  * Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (their memory is gone, and the message lists
- * them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED.
+ * them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED; WEIR_ERROR_BACKEND, and the pool lives on, if
+ * it is of host memory and the caller a function that runs on a host stream, which would wait for itself.
  */
 weir_status weir_pool_destroy(weir_pool *pool);
 
@@ -759,7 +760,8 @@ weir_status weir_pool_trim(weir_pool *pool,
  * Gives everything back that is free: waits for the work that freed blocks still wait for, and empties caches.
  * `released`, which may be NULL, gets the number of bytes.
  *
- * Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+ * Errors: the pool errors; WEIR_ERROR_BACKEND, also for a pool of host memory in a function that runs on a host stream;
+ * WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
  */
 weir_status weir_pool_squeeze(weir_pool *pool,
                               size_t *released);
@@ -1115,7 +1117,7 @@ weir_status weir_host_stream_destroy(weir_stream stream);
 
 /**
  * Queues `function(arg)` on a host stream. Whatever `arg` points to must live until the function has returned. The
- * function runs on another thread and may call weir, but must not wait for its own stream nor call weir_finalize.
+ * function runs on another thread and may call weir, but must not wait for its own stream, nor call weir_finalize or exit.
  *
  * Errors: WEIR_ERROR_NULL_POINTER for the function; WEIR_ERROR_INVALID_STREAM if it is not a live host stream;
  * WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.

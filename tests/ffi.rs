@@ -424,6 +424,48 @@ unsafe extern "C" fn wait_for_flag(flag: *mut c_void) {
     }
 }
 
+/// What it was told when it asked a pool for what waits for all host streams, on one of them.
+struct Asked {
+    pool: *mut weir_pool,
+    said: [weir_status; 2],
+}
+
+unsafe extern "C" fn ask_for_the_end(asked: *mut c_void) {
+    // SAFETY: the test's, which waits for the stream.
+    let asked = unsafe { &mut *asked.cast::<Asked>() };
+    // SAFETY: a live pool.
+    asked.said = unsafe {
+        [
+            weir_pool_squeeze(asked.pool, null_mut()),
+            weir_pool_destroy(asked.pool),
+        ]
+    };
+}
+
+#[test]
+fn a_pool_does_not_end_on_a_host_stream_that_it_would_wait_for() {
+    let _alone = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut stream, pool) = (null_mut(), create(&options()));
+    let mut asked = Asked {
+        pool,
+        said: [WEIR_OK; 2],
+    };
+    // SAFETY: a variable for the result, and what the function is given stays until it has run.
+    unsafe {
+        assert_eq!(weir_host_stream_create(&mut stream), WEIR_OK);
+        let at = (&raw mut asked).cast();
+        assert_eq!(
+            weir_host_stream_enqueue(stream, Some(ask_for_the_end), at),
+            WEIR_OK
+        );
+        assert_eq!(weir_host_stream_synchronize(stream), WEIR_OK);
+        assert_eq!(weir_host_stream_destroy(stream), WEIR_OK);
+    }
+    assert_eq!(asked.said, [WEIR_ERROR_BACKEND; 2]);
+    let at = alloc(pool, 100, null_mut());
+    assert_eq!((free(pool, at, null_mut()), destroy(pool)), (WEIR_OK, WEIR_OK));
+}
+
 #[test]
 fn streams_events_and_hooks_order_reuse() {
     let _alone = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,9 +2,14 @@
 
 #![allow(unsafe_code)] // The C interface is called as C calls it.
 
+use std::ffi::c_void;
 use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use weir::ffi::blocks::*;
+use weir::ffi::copies::weir_stream_defer;
 use weir::ffi::frees::*;
+use weir::ffi::host_streams::*;
 use weir::ffi::options::*;
 use weir::ffi::pool::*;
 use weir::ffi::status::weir_status::*;
@@ -32,6 +37,20 @@ fn own_pool() -> *mut weir_pool {
         assert_eq!(weir_pool_create(options.as_ptr(), &mut pool), WEIR_OK);
     }
     pool
+}
+
+static CALLED: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" fn called(_: *mut c_void) {
+    CALLED.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Runs on the stream that it is given.
+unsafe extern "C" fn defer_late(stream: *mut c_void) {
+    std::thread::sleep(Duration::from_millis(100));
+    // SAFETY: a function that may be called with anything.
+    let status = unsafe { weir_stream_defer(stream.cast(), Some(called), null_mut()) };
+    assert_eq!(status, WEIR_OK);
 }
 
 #[test]
@@ -114,5 +133,15 @@ fn pools_of_the_process_begin_and_end() {
             "the parent's pool is as it was"
         );
         assert_eq!(weir_finalize(), WEIR_OK);
+
+        // What a function on a host stream defers while it is waited for is called as well.
+        let mut stream = null_mut();
+        assert_eq!(weir_host_stream_create(&mut stream), WEIR_OK);
+        assert_eq!(
+            weir_host_stream_enqueue(stream, Some(defer_late), stream.cast()),
+            WEIR_OK
+        );
+        assert_eq!(weir_finalize(), WEIR_OK);
+        assert_eq!(CALLED.load(Ordering::SeqCst), 1);
     }
 }

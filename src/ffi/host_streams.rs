@@ -35,7 +35,7 @@ pub unsafe extern "C" fn weir_host_stream_destroy(stream: weir_stream) -> weir_s
 }
 
 /// Queues `function(arg)` on a host stream. Whatever `arg` points to must live until the function has returned. The
-/// function runs on another thread and may call weir, but must not wait for its own stream nor call weir_finalize.
+/// function runs on another thread and may call weir, but must not wait for its own stream, nor call weir_finalize or exit.
 ///
 /// Errors: WEIR_ERROR_NULL_POINTER for the function; WEIR_ERROR_INVALID_STREAM if it is not a live host stream;
 /// WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.

@@ -9,7 +9,7 @@ use super::valgrind;
 use crate::base::error::Error;
 use crate::base::units::{Addr, StreamHandle};
 use crate::config::MemoryKind;
-use crate::lifecycle::{defaults, end, registry, threads};
+use crate::lifecycle::{defaults, end, order, registry, threads};
 use crate::pool::Pool;
 use std::ffi::{c_int, c_void};
 
@@ -162,7 +162,8 @@ pub unsafe extern "C" fn weir_pool_create(
 /// does for a pool that weir ended itself at exit.
 ///
 /// Errors: WEIR_ERROR_LIVE_BLOCKS if blocks were still allocated (their memory is gone, and the message lists
-/// them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED.
+/// them); WEIR_ERROR_INVALID_POOL; WEIR_ERROR_POOL_DESTROYED; WEIR_ERROR_FINALIZED; WEIR_ERROR_BACKEND, and the pool lives on, if
+/// it is of host memory and the caller a function that runs on a host stream, which would wait for itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_destroy(pool: *mut weir_pool) -> weir_status {
     guard("weir_pool_destroy", InChild::Ignore, || {
@@ -335,11 +336,15 @@ pub unsafe extern "C" fn weir_pool_trim(pool: *mut weir_pool, min_bytes_to_keep:
 /// Gives everything back that is free: waits for the work that freed blocks still wait for, and empties caches.
 /// `released`, which may be NULL, gets the number of bytes.
 ///
-/// Errors: the pool errors; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
+/// Errors: the pool errors; WEIR_ERROR_BACKEND, also for a pool of host memory in a function that runs on a host stream;
+/// WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_pool_squeeze(pool: *mut weir_pool, released: *mut usize) -> weir_status {
     guard("weir_pool_squeeze", InChild::Refuse, || {
-        let bytes = serve(args::handle(pool)?, |pool| pool.squeeze())?;
+        let bytes = serve(args::handle(pool)?, |pool| {
+            order::may_wait_for(pool)?;
+            pool.squeeze()
+        })?;
         if !released.is_null() {
             // SAFETY: not NULL, so it is the caller's variable.
             unsafe { Out::new(released, "released") }?.set(bytes as usize);

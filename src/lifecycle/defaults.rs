@@ -147,9 +147,14 @@ pub fn set_current(number: i32, handle: Option<usize>) -> Result<(), Error> {
             MemoryKind::Pinned => false,
         };
         if !fits {
+            let holds = match config.memory {
+                MemoryKind::Host => "plain host memory".into(),
+                MemoryKind::Device => format!("memory of device {}", config.device),
+                MemoryKind::Pinned => format!("host memory that is page-locked for device {}", config.device),
+            };
             return Err(Error::InvalidArgument(format!(
-                "pool \"{}\" holds {:?} memory of device {}, so it cannot be the pool of device {number}",
-                config.name, config.memory, config.device
+                "pool \"{}\" holds {holds}, so it cannot be the pool of device {number}",
+                config.name
             )));
         }
     }

@@ -148,7 +148,7 @@ pub fn install(
 
 /// Ends a pool whatever its references.
 pub fn destroy(handle: usize) -> Result<(), Error> {
-    POOLS.get(handle)?.may_end()?;
+    may_end(handle)?;
     let pool = POOLS.remove(handle, Ending::Destroyed)?;
     end(handle, &pool)
 }
@@ -156,12 +156,18 @@ pub fn destroy(handle: usize) -> Result<(), Error> {
 /// One reference less; the last one ends the pool.
 pub fn release(handle: usize) -> Result<(), Error> {
     if POOLS.is_last(handle)? {
-        POOLS.get(handle)?.may_end()?;
+        may_end(handle)?;
     }
     match POOLS.release(handle)? {
         Some(pool) => end(handle, &pool),
         None => Ok(()),
     }
+}
+
+fn may_end(handle: usize) -> Result<(), Error> {
+    let pool = POOLS.get(handle)?;
+    order::may_wait_for(&pool)?;
+    pool.may_end()
 }
 
 fn end(handle: usize, pool: &Pool) -> Result<(), Error> {
@@ -196,6 +202,8 @@ pub fn finalize() -> Result<(), Error> {
     drop(ending);
     threads::forget_ended();
     order::shutdown();
+    // functions that ran on host streams until now may have deferred others
+    deferred::finish();
     if reports.is_empty() {
         Ok(())
     } else {

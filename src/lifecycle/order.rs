@@ -148,9 +148,17 @@ pub fn on_device<R>(
     call()
 }
 
+/// After the exit handler nobody would end what is created.
+fn prepare() -> Result<(), Error> {
+    match end::exiting() {
+        true => Err(Error::Unloaded),
+        false => end::prepare(),
+    }
+}
+
 /// Creates a host stream.
 pub fn stream_create() -> Result<StreamHandle, Error> {
-    end::prepare()?;
+    prepare()?;
     host::streams::create().map_err(backend_error)
 }
 
@@ -217,7 +225,7 @@ pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(),
 
 /// Creates a host event.
 pub fn event_create() -> Result<EventHandle, Error> {
-    end::prepare()?;
+    prepare()?;
     host::events::create().map_err(backend_error)
 }
 
@@ -258,6 +266,17 @@ pub fn event_synchronize(event: EventHandle) -> Result<(), Error> {
             Whose::Driver => hooks::event_synchronize(event).map_err(event_error(event)),
         },
     )
+}
+
+/// May the caller wait for all work that uses the pool's memory? Not on a host stream, which would wait for itself.
+pub fn may_wait_for(pool: &Pool) -> Result<(), Error> {
+    match pool.config().memory == MemoryKind::Host && host::on_worker() {
+        true => Err(Error::Backend(
+            "it waits for all host streams, which a function that runs on one may not; call it elsewhere"
+                .into(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Waits for all work on all streams.

@@ -27,7 +27,7 @@ pub mod copies;
 pub mod events;
 pub mod streams;
 
-pub use stream::Function;
+pub use stream::{Function, on_worker};
 
 use super::{Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};

@@ -30,7 +30,7 @@ thread_local! {
 }
 
 /// Is this thread a stream's worker?
-pub(super) fn on_worker() -> bool {
+pub fn on_worker() -> bool {
     WORKER_OF.get() != StreamId(0)
 }
 
