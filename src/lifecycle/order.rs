@@ -19,6 +19,62 @@ use crate::base::units::{CaptureId, EventHandle, StreamHandle, is_own_handle};
 use crate::config::MemoryKind;
 use crate::pool::{Mark, Pool};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// Records of events: how many have begun, and how many have ended, the pools told. Events whose handles have these bits in common are
+/// taken for each other: then the pools hear less.
+static RECORDS: [(AtomicU32, AtomicU32); 4096] = [const { (AtomicU32::new(0), AtomicU32::new(0)) }; 4096];
+
+fn records(event: EventHandle) -> &'static (AtomicU32, AtomicU32) {
+    // handles are addresses
+    &RECORDS[(event.0 ^ event.0 >> 12) >> 4 & (RECORDS.len() - 1)]
+}
+
+/// A record of an event, which another thread may record, too: nobody knows then which was the last.
+struct Record {
+    records: &'static (AtomicU32, AtomicU32),
+    number: u32,
+    first: bool,
+}
+
+impl Record {
+    fn begin(event: EventHandle) -> Record {
+        let records = records(event);
+        let before = records.0.fetch_add(1, SeqCst);
+        Record {
+            records,
+            number: before.wrapping_add(1),
+            first: records.1.load(SeqCst) == before,
+        }
+    }
+
+    /// No other one was under way.
+    fn is_alone(&self) -> bool {
+        self.first && self.records.0.load(SeqCst) == self.number
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.records.1.fetch_add(1, SeqCst);
+    }
+}
+
+/// A wait for an event, which another thread may record meanwhile: what is waited for then is not what the pools know of it.
+struct Wait(&'static (AtomicU32, AtomicU32), Option<u32>);
+
+impl Wait {
+    fn begin(event: EventHandle) -> Wait {
+        let records = records(event);
+        let begun = records.0.load(SeqCst);
+        Wait(records, (records.1.load(SeqCst) == begun).then_some(begun))
+    }
+
+    /// The event was not recorded since.
+    fn is_for_the_same(&self) -> bool {
+        self.1 == Some(self.0.0.load(SeqCst))
+    }
+}
 
 /// Runs what is queued on host streams to the end, joins their workers, and ends all host streams and events.
 pub fn shutdown() {
@@ -213,13 +269,18 @@ pub fn host_stream_synchronize(stream: StreamHandle) -> Result<(), Error> {
 /// Makes a stream wait for an event.
 pub fn stream_wait_event(stream: StreamHandle, event: EventHandle) -> Result<(), Error> {
     let whose = Whose::of_both(event, stream)?;
+    let wait = Wait::begin(event);
     whose.around(
         |pool| pool.mark_event(event),
         || match whose {
             Whose::Host => host::events::stream_wait(stream, event).map_err(stream_error(stream)),
             Whose::Driver => hooks::stream_wait_event(stream, event).map_err(event_error(event)),
         },
-        |pool, mark| pool.stream_waits(stream, mark),
+        |pool, mark| {
+            if wait.is_for_the_same() {
+                pool.stream_waits(stream, mark);
+            }
+        },
     )
 }
 
@@ -240,13 +301,17 @@ pub fn event_destroy(event: EventHandle) -> Result<(), Error> {
 /// Records an event behind the work queued on a stream.
 pub fn event_record(event: EventHandle, stream: StreamHandle) -> Result<(), Error> {
     let whose = Whose::of_both(event, stream)?;
+    let record = Record::begin(event);
     whose.around(
         |pool| pool.mark_stream(stream),
         || match whose {
             Whose::Host => host::events::record(event, stream).map_err(stream_error(stream)),
             Whose::Driver => hooks::event_record(event, stream).map_err(event_error(event)),
         },
-        |pool, mark| pool.event_recorded(event, mark),
+        |pool, mark| match record.is_alone() {
+            true => pool.event_recorded(event, mark),
+            false => pool.event_destroyed(event),
+        },
     )
 }
 
@@ -259,11 +324,17 @@ pub fn event_query(event: EventHandle) -> Result<bool, Error> {
 /// Waits for an event's last record.
 pub fn event_synchronize(event: EventHandle) -> Result<(), Error> {
     let whose = Whose::of_event(event)?;
-    whose.synchronized(
+    let wait = Wait::begin(event);
+    whose.around(
         |pool| pool.mark_event(event),
         || match whose {
             Whose::Host => host::events::synchronize(event).map_err(backend_error),
             Whose::Driver => hooks::event_synchronize(event).map_err(event_error(event)),
+        },
+        |pool, mark| {
+            if wait.is_for_the_same() {
+                pool.synchronized(mark);
+            }
         },
     )
 }

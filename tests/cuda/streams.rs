@@ -4,12 +4,15 @@
 use crate::common::M;
 use crate::common::cuda::{G, Gate, LEGACY, PER_THREAD, backend, handle, line};
 use crate::common::standin::{
-    Device, alone, calls, capture_mode, control, current, end_capture, fail, ok, stream,
+    Device, alone, calls, capture_mode, control, current, delay, end_capture, fail, ok, stream,
 };
 use std::ptr::null_mut;
+use std::time::Duration;
 use weir::backend::{Access, Backend, BackendError, Event};
-use weir::base::units::StreamHandle;
+use weir::base::units::{EventHandle, StreamHandle};
 use weir::config::Config;
+use weir::lifecycle::registry::POOLS;
+use weir::lifecycle::{end, order};
 use weir::pool::Pool;
 
 #[test]
@@ -502,5 +505,48 @@ fn a_handle_that_comes_again_on_another_device_is_another_stream_where_streams_h
         ok!(context_set(device.1));
         drop(device);
         drop(other);
+    });
+}
+
+/// The wait is for the new record then, of which the pool hears when both have returned.
+#[test]
+fn an_event_that_is_recorded_while_a_stream_is_made_to_wait_for_it_orders_nothing_else() {
+    let name = "an_event_that_is_recorded_while_a_stream_is_made_to_wait_for_it_orders_nothing_else";
+    alone(name, &[], || {
+        let device = Device::open(0);
+        let pool = end::create(Config {
+            max_bytes: 16 * M,
+            ..Config::default()
+        })
+        .expect("a pool");
+        let known = POOLS.get(pool).expect("a pool");
+        let [at_work, idle, third] = [(); 3].map(|()| stream());
+        let mut event = null_mut();
+        ok!(event_create(&raw mut event, 2));
+        let event = EventHandle(event.expose_provenance());
+        let block = known.alloc(12 * M, 0, handle(at_work)).unwrap();
+        let gate = Gate::on(at_work);
+        ok!(fill(block.0, 1, 12 * M as usize, at_work));
+        known.free(block, handle(at_work)).unwrap();
+        order::event_record(event, handle(at_work)).unwrap();
+        delay("cuStreamWaitEvent", 1, 300_000);
+        let waiting = handle(third);
+        let waits = std::thread::spawn(move || order::stream_wait_event(waiting, event));
+        std::thread::sleep(Duration::from_millis(100));
+        order::event_record(event, handle(idle)).unwrap();
+        assert_eq!(waits.join().expect("no panic"), Ok(()));
+        // the stand-in ends the process if it is the block of the stream at work and nothing waits for that
+        let block = known.alloc(12 * M, 0, handle(third)).unwrap();
+        ok!(fill(block.0, 2, 12 * M as usize, third));
+        drop(gate);
+        ok!(stream_synchronize(third));
+        known.free(block, handle(third)).unwrap();
+        drop(known);
+        assert_eq!(end::destroy(pool), Ok(()));
+        ok!(event_destroy(std::ptr::with_exposed_provenance_mut(event.0)));
+        for one in [at_work, idle, third] {
+            ok!(stream_destroy(one));
+        }
+        drop(device);
     });
 }
