@@ -9,6 +9,7 @@
 //! Lock: that of the cache. Everything is an atomic accessed by plain loads and stores.
 
 use crate::backend::sparse::{Memo, Site};
+use std::iter::repeat_with;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 /// Blocks a cache can keep, and one entry more, the last, that never has one: its number stands for none.
@@ -57,15 +58,13 @@ impl Entry {
         (self.at.load(Relaxed), self.site.get())
     }
 
-    /// All of them, each with the next one; the last has none.
-    const fn chain() -> [Entry; BLOCKS] {
-        let mut all = [const { Entry::empty() }; BLOCKS];
-        let mut id = 1;
-        while id < BLOCKS - 1 {
-            all[id - 1].next = AtomicU16::new((id * STEP) as u16);
-            id += 1;
+    /// All of them, each with the next one; the last has none. They are never on the stack: a thread's may be no longer than they are.
+    fn chain() -> Box<[Entry; BLOCKS]> {
+        let mut all: Vec<Entry> = repeat_with(Entry::empty).take(BLOCKS).collect();
+        for (place, entry) in all[..BLOCKS - 2].iter_mut().enumerate() {
+            entry.next = AtomicU16::new(((place + 1) * STEP) as u16);
         }
-        all
+        all.try_into().expect("as many")
     }
 }
 
@@ -82,7 +81,7 @@ pub struct Entries {
 impl Default for Entries {
     fn default() -> Entries {
         Entries {
-            all: Box::new(Entry::chain()),
+            all: Entry::chain(),
             spare: AtomicU16::new(0),
             held_back: AtomicU16::new(NONE),
         }

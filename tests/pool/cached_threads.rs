@@ -22,6 +22,22 @@ fn pass(pool: &Pool, from: &ThreadCache, to: &ThreadCache, blocks: usize, bytes:
     assert!(blocks.into_iter().all(|at| free(pool, to, at).is_ok()));
 }
 
+/// What a cache consists of is longer than such a stack.
+#[test]
+fn a_thread_with_a_short_stack_has_a_cache() {
+    let pool = pool(config());
+    let calls = || {
+        let own = cache(&pool);
+        let at = alloc(&pool, &own, 300).expect("a block");
+        assert!(free(&pool, &own, at).is_ok());
+    };
+    thread::scope(|scope| {
+        let short = thread::Builder::new().stack_size(64 << 10);
+        short.spawn_scoped(scope, calls).expect("a thread");
+    });
+    pool.validate();
+}
+
 /// What one thread frees serves another one that allocates on the same stream, many blocks at a time.
 #[test]
 fn what_a_consumer_keeps_comes_back_to_the_producer() {
