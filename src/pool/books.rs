@@ -166,6 +166,31 @@ mod tests {
         );
     }
 
+    /// A block that lasts is copied on streams made for a request each, and the pool hears of nothing else.
+    #[test]
+    fn streams_of_copies_are_forgotten() {
+        let pool = pool();
+        let lasts = pool.alloc(4096, 0, StreamHandle(0)).expect("memory");
+        let copy = |stream| {
+            streams::enqueue(stream, Box::new(|| ())).expect("work");
+            pool.copy_queued(lasts, stream).expect("a live block");
+        };
+        let at_work = [1, 2].map(|_| streams::create().expect("a stream"));
+        for _ in 0..1000 {
+            let stream = streams::create().expect("a stream");
+            at_work.into_iter().chain([stream]).for_each(copy);
+            streams::synchronize(stream).expect("a stream");
+            streams::destroy(stream).expect("a stream");
+        }
+        let arenas = pool.books().expect("its books").arenas.len();
+        assert!(arenas < 200, "{arenas}");
+        for stream in at_work {
+            streams::destroy(stream).expect("a stream");
+        }
+        pool.free(lasts, StreamHandle(0)).expect("a live block");
+        pool.validate();
+    }
+
     /// Streams of which the pool hears no end, nor of a wait, that wait for each other: those that left nothing are forgotten, and few leave
     /// something.
     #[test]

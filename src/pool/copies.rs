@@ -20,13 +20,16 @@ impl Pool {
         if self.config.memory == MemoryKind::Device || !self.backend.usable() {
             return;
         }
-        if self.books_to_read().is_ok_and(|heap| heap.stats.pending > 0)
-            && let Some(_grow) = Turn::try_take(self)
-        {
-            match self.is_replaying() {
-                true => self.confirm_for_guests(),
-                false => drop(self.poll(None, true, false)),
-            }
+        if self.books_to_read().is_ok_and(|heap| heap.stats.pending > 0) {
+            self.look_unless_busy();
+        }
+    }
+
+    fn look_unless_busy(&self) {
+        let Some(_grow) = Turn::try_take(self) else { return };
+        match self.is_replaying() {
+            true => self.confirm_for_guests(),
+            false => drop(self.poll(None, true, false)),
         }
     }
 
@@ -71,14 +74,18 @@ impl Pool {
             return Ok(());
         }
         let (index, number) = heap.note_copy(found, line);
+        let many_came = heap.is_review_due();
         drop(heap);
         // recorded now, since the stream may be gone when the block is freed
-        match self.backend.record(stream) {
-            Ok(event) => {
-                self.add_event(event, number, index);
-                Ok(())
-            }
-            Err(error) => Err(translate(error, stream)),
+        let event = self
+            .backend
+            .record(stream)
+            .map_err(|error| translate(error, stream))?;
+        self.add_event(event, number, index);
+        if many_came {
+            // streams made for a request each, of which the pool may hear nothing but their copies
+            self.look_unless_busy();
         }
+        Ok(())
     }
 }
