@@ -6,6 +6,7 @@
 use super::turn::Turn;
 use super::{Named, Pool, index};
 use crate::alloc::company::Replayed;
+use crate::alloc::flush::Whose;
 use crate::alloc::order::{Clock, Uncovered};
 use crate::backend::{Backend, BackendError, Event};
 use crate::base::units::{EventHandle, StreamHandle};
@@ -120,6 +121,10 @@ impl Pool {
         heap.absorb_synchronized();
         if tidies {
             heap.tidy();
+        } else if heap.is_above_threshold() {
+            // not at frees, which would go through all slabs, and after which a stream's next small block would need a page
+            heap.flush(Whose::All, |_| false);
+            heap.share_slabs();
         }
         self.keep_to_threshold(heap);
     }

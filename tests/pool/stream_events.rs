@@ -1,7 +1,7 @@
 //! What events cover, and when pages go that queued work may use (`docs/design.md`), on real streams and real memory as in `stream_order`.
 
 use crate::common::hook::Hooked;
-use crate::common::real::{Stream, Wrong, alone, pool, synchronize};
+use crate::common::real::{Stream, Wrong, alone, end, pool, synchronize};
 use crate::common::taken::{Taken, U, finish, finish_after, freed_in_use, reserved, take};
 use crate::common::{config, limited};
 use std::sync::Arc;
@@ -192,6 +192,29 @@ fn the_threshold_applies_at_frees_and_synchronises_and_never_to_memory_in_use() 
         pool.free(at, one.0).expect("a live block");
         check();
         finish_after(pool, &faulty, &two, vec![other]);
+    }
+}
+
+/// Of each length that small blocks have a stream keeps an empty slab to serve from, which keeps the page that it is in.
+#[test]
+fn small_blocks_that_were_freed_keep_nothing_above_the_threshold() {
+    let _alone = alone();
+    for count in [1, 3] {
+        let (pool, faulty) = pool(Config {
+            release_threshold: 0,
+            ..config()
+        });
+        let streams: Vec<Stream> = (0..count).map(|_| Stream::new()).collect();
+        for stream in &streams {
+            let taken = [100, 4 * U, 1000, 4 * U, 10_000, 4 * U].map(|bytes| take(&pool, stream, bytes));
+            for taken in taken {
+                pool.free(taken.at, stream.0).expect("a live block");
+            }
+        }
+        assert!(reserved(&pool) > 0, "in use");
+        streams.iter().for_each(|stream| synchronize(&pool, stream));
+        assert_eq!(reserved(&pool), 0, "{count} streams");
+        end(pool, &faulty);
     }
 }
 
