@@ -165,6 +165,14 @@ class Stats(WithLibrary):
             self.weir.stats(-2)
         self.assertEqual(caught.exception.status, 1)
 
+    def test_a_device_is_a_whole_number_of_32_bits(self):
+        for number in (1 << 32, (1 << 32) - 1, 1 << 70, -(1 << 33)):
+            with self.assertRaisesRegex(self.weir.Error, f"device {number} does not exist"):
+                self.weir.stats(number)
+        for wrong in ("-1", -1.9, 0.5):
+            with self.assertRaises(TypeError):
+                self.weir.squeeze(wrong)
+
     def test_all_that_is_public_is_exported(self):
         own = {name for name, it in vars(self.weir).items() if getattr(it, "__module__", "") == self.weir.__name__}
         self.assertEqual({name for name in own if not name.startswith("_")} - set(self.weir.__all__), set())

@@ -14,6 +14,7 @@ What each framework's interface can and cannot do is in docs/clients.md.
 
 import ctypes
 import ctypes.util
+import operator
 import os
 import subprocess
 import sys
@@ -187,7 +188,11 @@ def _address(name):
 def _gpu(device):
     """The device's number; None is the framework's current one."""
     if device is not None:
-        return int(device)
+        number = operator.index(device)
+        # ctypes would cut it to 32 bits, and be another device's
+        if not -(1 << 31) <= number < 1 << 31:
+            raise Error(f"device {number} does not exist: pass a GPU's ordinal")
+        return number
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_available():
         return torch.cuda.current_device()

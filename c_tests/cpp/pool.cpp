@@ -118,11 +118,13 @@ void owners() {
         CHECK(contents_are(words.get(), 7, 8000));
         CHECK(words.get_deleter().get_pool() == pool);
         std::unique_ptr<void, weir::deleter> any(pool.allocate(10), weir::deleter(pool));
+        std::unique_ptr<const uint64_t[], weir::deleter> constant = std::move(words);
+        words = weir::make_array<uint64_t>(pool, 1000);
         struct alignas(4096) page {
             char bytes[4096];
         };
         CHECK_EQUAL(reinterpret_cast<uintptr_t>(weir::make_array<page>(pool, 2).get()) % 4096, 0);
-        CHECK_EQUAL(pool.stats().allocations - pool.stats().frees, 2);
+        CHECK_EQUAL(pool.stats().allocations - pool.stats().frees, 3);
     }
     CHECK_EQUAL(pool.stats().allocations, pool.stats().frees);
 
@@ -145,7 +147,7 @@ void owners() {
     CHECK_OK(pool.deallocate(given));
     weir_pool *handle = pool.get();
     CHECK_OK(pool.reset()); // the buffers keep it
-    CHECK_EQUAL(weir::pool::share(handle).stats().frees, 3 + 1 + 1);
+    CHECK_EQUAL(weir::pool::share(handle).stats().frees, 4 + 1 + 1);
     all.clear();
     CHECK_STATUS(WEIR_ERROR_POOL_DESTROYED, weir_pool_get_memory(handle, nullptr, nullptr));
 }

@@ -216,7 +216,7 @@ static uint64_t number(const char *text) {
             break;
         }
     }
-    if (!(value >= 1) || (*end != '\0' && (unit == NULL || end[1] != '\0'))) {
+    if (!(value >= 1 && value <= 1e18) || (*end != '\0' && (unit == NULL || end[1] != '\0'))) {
         die("a number such as 512, 16M or 4G was expected");
     }
     return (uint64_t)value;

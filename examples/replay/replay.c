@@ -182,7 +182,11 @@ static int checked_replay(const run *r, int replay, uint64_t *sizes) {
 }
 
 static uint64_t limit_of(const options *o, const trace *t) {
-    return o->capacity_times > 0 ? (uint64_t)((double)t->peak_live * o->capacity_times) : o->capacity_bytes;
+    if (o->capacity_times <= 0) {
+        return o->capacity_bytes;
+    }
+    double bytes = (double)t->peak_live * o->capacity_times;
+    return bytes < 1 ? 1 : bytes > 1e18 ? (uint64_t)1e18 : (uint64_t)bytes; /* 0 would be no limit */
 }
 
 static int is_pinned(const options *o) { return o->memory == MEMORY_PINNED; }

@@ -40,6 +40,11 @@ trace 'a 0 10 0 0\n' more;                     expect 2 'more.trace:1: something
 trace '' empty;                                expect 2 'empty.trace:1: no events' "$work/empty.trace"
 head -c 40 "$work/packed.trace.gz" >"$work/cut.trace.gz"
 expect 2 'cut.trace.gz:' "$work/cut.trace.gz"
+awk 'BEGIN { for (i = 0; i < 20000; i++) print "a", i, int(1e6 * rand()), 0 }' | gzip -c >"$work/long.trace.gz"
+for bytes in 1000 20000 50000; do
+    head -c $bytes "$work/long.trace.gz" >"$work/short.trace.gz"
+    expect 2 ': cannot be read on: ' "$work/short.trace.gz"
+done
 expect 2 'No such file' "$work/none.trace"
 
 expect 2 'no trace given'

@@ -129,14 +129,29 @@ static void name_from(const char *path, char *name, size_t room) {
     }
 }
 
+/* What keeps the file from being read on; NULL if nothing does. */
+static const char *trouble(gzFile file) {
+    int code;
+    const char *message = gzerror(file, &code);
+    if (code == Z_OK || code == Z_STREAM_END) {
+        return NULL;
+    }
+    return code == Z_ERRNO ? strerror(errno) : message;
+}
+
 static int read_lines(gzFile file, place *at, trace *t, live *l) {
     char line[256];
     size_t room = 0;
+    const char *why = NULL;
     while (gzgets(file, line, sizeof line) != NULL) {
         at->line++;
         size_t length = strlen(line);
         if (length + 1 == sizeof line) {
             return bad(at, "the line is too long");
+        }
+        /* a line without its end may be cut off */
+        if (line[length - 1] != '\n' && (why = trouble(file)) != NULL) {
+            return bad(at, "cannot be read on: %s", why);
         }
         while (length > 0 && isspace((unsigned char)line[length - 1])) {
             line[--length] = '\0';
@@ -145,11 +160,9 @@ static int read_lines(gzFile file, place *at, trace *t, live *l) {
             return -1;
         }
     }
-    int code;
-    const char *message = gzerror(file, &code);
     at->line++;
-    if (code != Z_OK && code != Z_STREAM_END) {
-        return bad(at, "cannot be read on: %s", code == Z_ERRNO ? strerror(errno) : message);
+    if ((why = trouble(file)) != NULL) {
+        return bad(at, "cannot be read on: %s", why);
     }
     return t->count > 0 ? 0 : bad(at, "no events");
 }

@@ -219,7 +219,7 @@ class deleter {
     /** Moving copies: a std::unique_ptr that was moved from may be given another block, and frees it with the deleter it still has. */
     deleter(const deleter &) noexcept = default;
     deleter &operator=(const deleter &) noexcept = default;
-    void operator()(void *block) noexcept { pool_.deallocate(block, stream_); }
+    void operator()(const void *block) noexcept { pool_.deallocate(const_cast<void *>(block), stream_); }
 
     /** Where blocks will be freed. The program has ordered this stream behind the work on the one before. */
     void set_stream(weir_stream stream) noexcept { stream_ = stream; }
