@@ -3,10 +3,11 @@
 //!
 //! Invariants: `windows` holds what was borrowed and not given back; a window's addresses are reserved for it alone, so an
 //! importer takes as many as it maps. What was borrowed is given back to the exporter when its window goes, or by the end
-//! of the line, when this process ends.
+//! of the line, when this process ends. Whoever is to borrow has a [`Stay`] until the pool has noted the window, or has given it
+//! back: the pool may end meanwhile, and nobody waits for another process to end it.
 //!
 //! Locks: `borrowing`, while the pages of one block are asked for and imported; then `line`, across a question and its
-//! answer, which waits for the other process. `windows`, alone, for a look into the table.
+//! answer, which waits for the other process. `windows`, alone, for a look into the table; `stays`, alone, for a count.
 
 use super::ipc::socket::{Socket, no_room};
 use super::ipc::token::Token;
@@ -14,6 +15,7 @@ use super::ipc::{self, Kind, Message, Welcome};
 use super::{Access, Backend, BackendError, Event};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle, StreamId, Timeline};
 use rustc_hash::FxHashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -124,6 +126,36 @@ pub struct Importer {
     /// Held from one block's first question to its last.
     borrowing: Mutex<()>,
     windows: Mutex<(u64, FxHashMap<PageHandle, Pages>)>,
+    stays: Mutex<Stays>,
+}
+
+#[derive(Debug, Default)]
+struct Stays {
+    count: usize,
+    /// The last one closes.
+    closing: bool,
+}
+
+/// An importer that does not close before this is dropped.
+pub struct Stay<'a>(&'a Importer);
+
+impl Deref for Stay<'_> {
+    type Target = Importer;
+    fn deref(&self) -> &Importer {
+        self.0
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        let mut stays = lock(&self.0.stays);
+        stays.count -= 1;
+        let closes = stays.count == 0 && std::mem::take(&mut stays.closing);
+        drop(stays);
+        if closes {
+            self.0.close_now();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,7 +171,22 @@ impl Importer {
             line: Mutex::new(Some(line)),
             borrowing: Mutex::default(),
             windows: Mutex::default(),
+            stays: Mutex::default(),
         })
+    }
+
+    /// Puts off [`Backend::close`], unless it has been called.
+    pub fn stay(&self) -> Stay<'_> {
+        lock(&self.stays).count += 1;
+        Stay(self)
+    }
+
+    fn close_now(&self) {
+        // windows that could not be given back keep the block borrowed until the process ends
+        if lock(&self.windows).1.is_empty() {
+            drop(lock(&self.line).take());
+        }
+        self.inner.close();
     }
 
     fn check(&self, token: &Token) -> Result<(), Refusal> {
@@ -382,10 +429,11 @@ impl Backend for Importer {
         self.inner.access(device)
     }
     fn close(&self) {
-        // windows that could not be given back keep the block borrowed until the process ends
-        if lock(&self.windows).1.is_empty() {
-            drop(lock(&self.line).take());
+        let mut stays = lock(&self.stays);
+        stays.closing = stays.count > 0;
+        if !stays.closing {
+            drop(stays);
+            self.close_now();
         }
-        self.inner.close();
     }
 }

@@ -5,7 +5,7 @@
 use super::turn::Turn;
 use super::{Pool, translate};
 use crate::backend::Backend;
-use crate::backend::import::{Importer, Refusal};
+use crate::backend::import::{Importer, Refusal, Stay};
 use crate::backend::ipc::token::Token;
 use crate::base::error::Error;
 use crate::base::units::{Addr, EventHandle, StreamHandle};
@@ -40,12 +40,14 @@ impl Pool {
         Ok(pool)
     }
 
-    fn importer(&self) -> Result<&Importer, Error> {
+    fn importer(&self) -> Result<Stay<'_>, Error> {
+        // before the books are looked at: if the pool ends after that, its importer closes only once what was borrowed is back
+        let stay = self.importer.as_deref().map(Importer::stay);
         drop(self.books()?);
         if !self.backend.usable() {
             return Err(Error::Unloaded);
         }
-        self.importer.as_deref().ok_or_else(|| {
+        stay.ok_or_else(|| {
             Error::NotSupported(format!(
                 "pool \"{}\" is not imported; tokens are for pools that weir_pool_import gave",
                 self.config.name

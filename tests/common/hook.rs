@@ -177,6 +177,10 @@ impl Backend for Hooked {
         self.around(Call::Export, || self.inner.export(page))
     }
 
+    fn import(&self, file: OwnedFd, bytes: u64) -> Result<PageHandle, BackendError> {
+        self.around(Call::Import, || self.inner.import(file, bytes))
+    }
+
     fn create_at(&self, bytes: u64) -> Result<(Addr, PageHandle), BackendError> {
         self.around(Call::Create, || self.inner.create_at(bytes))
     }

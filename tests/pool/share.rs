@@ -260,6 +260,36 @@ fn an_imported_pool_allocates_nothing_and_lets_its_memory_go() {
 }
 
 #[test]
+fn what_is_borrowed_while_the_pool_ends_is_given_back() {
+    for call in [Call::Import, Call::Reserve, Call::Map] {
+        let pair = Pair::new(config());
+        let there = Faulty::new(HostBackend::shared().unwrap());
+        let hooks = Hooked::new(there.clone());
+        let importer = Importer::new(Line::open(&door(&pair.exporter)).unwrap(), hooks.clone());
+        let importer = Arc::new(Pool::of_imported(config(), importer).unwrap());
+        let block = pair.alloc(20 * MIB);
+        let token = pair.exporter.export_pointer(block).unwrap();
+        let kept = importer.import_pointer(&token).unwrap().0;
+        let second = importer.clone();
+        // the end waits for nobody: the exporter may not answer
+        hooks.before(call, move || {
+            let left = in_time(move || second.end());
+            assert_eq!(left.largest, [(kept, 20 * MIB)]);
+        });
+        let ended = importer.import_pointer(&token);
+        assert!(hooks.is_done());
+        assert_eq!(ended, Err(Error::PoolDestroyed { handle: 0 }), "{call:?}");
+        let again = importer.import_pointer(&token);
+        assert_eq!(again, Err(Error::PoolDestroyed { handle: 0 }));
+        there.assert_empty();
+        // while the process goes on
+        pair.exporter.free(block, NONE).unwrap();
+        assert_eq!(pair.exporter.stats().unwrap().pending, 0, "{call:?}");
+        pair.end();
+    }
+}
+
+#[test]
 fn each_of_many_blocks_comes_back_when_it_is_given_back() {
     let pair = Pair::new(config());
     let here: Vec<Addr> = (0..600).map(|_| pair.alloc(256)).collect();
