@@ -1,5 +1,6 @@
 /* What becomes of what two processes share when one of them ends, dies, closes its line, or ends its pool. */
 #include "peer.h"
+#include <fcntl.h>
 
 /* ---- the importer dies ---- */
 
@@ -126,6 +127,96 @@ static void exporter_ends_there(int socket) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
+/* ---- processes forked meanwhile have copies of all sockets, and hold nothing up ---- */
+
+/* A child that does nothing, until it is killed or the calling process ends. */
+static pid_t idle_child(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) {
+            pause();
+        }
+    }
+    CHECK(child > 0);
+    return child;
+}
+
+static void end_child(pid_t child) {
+    CHECK_EQUAL(kill(child, SIGKILL), 0);
+    CHECK_EQUAL(waitpid(child, NULL, 0), child);
+}
+
+static void exporter_has_a_child(void) {
+    weir_pool *pool = pool_to_share(0);
+    void *lent;
+    peer other = peer_start("exporter_has_a_child");
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &lent));
+    send_pool(other.socket, pool);
+    send_pool(other.socket, pool);
+    send_block(other.socket, pool, lent);
+    peer_await(other.socket, 'i');
+    pid_t child = idle_child();
+    CHECK_OK(weir_pool_free(pool, lent, NULL));
+    CHECK_OK(weir_pool_destroy(pool));
+    peer_tell(other.socket, 'c');
+    peer_join(&other);
+    end_child(child);
+}
+
+static void exporter_has_a_child_there(int socket) {
+    weir_pool *pool = receive_pool(socket), *none = NULL;
+    void *nothing = NULL;
+    int descriptor = -1;
+    weir_ipc_token token;
+    CHECK_OK(weir_ipc_receive_descriptor(socket, &descriptor));
+    peer_receive(socket, &token, sizeof token);
+    peer_tell(socket, 'i');
+    peer_await(socket, 'c');
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_pointer(pool, &token, &nothing));
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import(descriptor, &none));
+    close(descriptor);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static int descriptors(void) {
+    int count = 0;
+    for (int file = 0; file < 1024; file++) {
+        count += fcntl(file, F_GETFD) != -1;
+    }
+    return count;
+}
+
+static void importer_has_a_child(void) {
+    weir_pool *pool = pool_to_share(0);
+    peer other = peer_start("importer_has_a_child");
+    send_pool(other.socket, pool);
+    peer_await(other.socket, 'i');
+    int before = descriptors();
+    peer_tell(other.socket, 'c');
+    peer_await(other.socket, 'd');
+    /* the line is closed, and what stands for its process */
+    for (int i = 0; descriptors() >= before; i++) {
+        CHECK(i < 1000);
+        pause_ms(10);
+    }
+    peer_tell(other.socket, 'e');
+    peer_join(&other);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static void importer_has_a_child_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    peer_tell(socket, 'i');
+    peer_await(socket, 'c');
+    pid_t child = idle_child();
+    CHECK_OK(weir_pool_destroy(pool));
+    peer_tell(socket, 'd');
+    peer_await(socket, 'e');
+    end_child(child);
+}
+
 /* ---- whoever was to do the work before an event is gone ---- */
 
 static void recorder_dies(void) {
@@ -202,6 +293,8 @@ static const part parts[] = {
     {"line_closed", line_closed, line_closed_there, 1},
     {"exporter_dies", exporter_dies, exporter_dies_there, 1},
     {"exporter_ends", exporter_ends, exporter_ends_there, 0},
+    {"exporter_has_a_child", exporter_has_a_child, exporter_has_a_child_there, 0},
+    {"importer_has_a_child", importer_has_a_child, importer_has_a_child_there, 0},
     {"recorder_dies", recorder_dies, recorder_dies_there, 1},
 };
 

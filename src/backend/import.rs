@@ -44,6 +44,12 @@ pub struct Line {
     pub welcome: Welcome,
 }
 
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.socket.shut_down();
+    }
+}
+
 fn gone() -> Refusal {
     Refusal::Stale("the exporting pool has ended, or its process has".into())
 }

@@ -145,6 +145,12 @@ struct Line {
     left: Vec<(PageHandle, u64)>,
 }
 
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.socket.shut_down();
+    }
+}
+
 struct Porter {
     pool: Weak<Pool>,
     /// None once somebody who has the far end has shut it down, which nobody can take back.
@@ -152,6 +158,20 @@ struct Porter {
     woken: Socket,
     welcome: Welcome,
     lines: Vec<Line>,
+}
+
+impl Drop for Porter {
+    fn drop(&mut self) {
+        let Some(near) = &self.near else { return };
+        near.shut_down();
+        // whoever waits for an answer at the other end of what has come and not been heard
+        while let Ok(Some(hello)) = ipc::receive(near) {
+            hello
+                .files
+                .into_iter()
+                .for_each(|file| Socket::of(file).shut_down());
+        }
+    }
 }
 
 impl Porter {
