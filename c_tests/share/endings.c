@@ -51,15 +51,63 @@ static void line_closed(void) {
     CHECK_OK(weir_pool_destroy(pool));
 }
 
-static void line_closed_there(int socket) {
-    weir_pool *pool = receive_pool(socket);
-    (void)receive_block(socket, pool);
+static void close_unknown(int socket) {
     for (int file = 3; file < 100; file++) {
         if (file != socket) {
             close(file);
         }
     }
+}
+
+static void line_closed_there(int socket) {
+    weir_pool *pool = receive_pool(socket);
+    (void)receive_block(socket, pool);
+    close_unknown(socket);
     peer_tell(socket, 'c');
+    for (;;) {
+        pause();
+    }
+}
+
+/* ---- the exporter does: nobody can ask it any more, and nothing goes round in it ---- */
+
+static void exporter_closes(void) {
+    if (check_on_device()) {
+        return; /* what the driver does then is its affair */
+    }
+    peer other = peer_start("exporter_closes");
+    weir_pool *pool = receive_pool(other.socket);
+    void *none = NULL;
+    weir_ipc_token token;
+    peer_receive(other.socket, &token, sizeof token);
+    peer_tell(other.socket, 'i');
+    peer_await(other.socket, 'c');
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_import_pointer(pool, &token, &none));
+    peer_await(other.socket, 'd');
+    peer_kill(&other);
+    CHECK_OK(weir_pool_destroy(pool));
+}
+
+static double seconds_worked(void) {
+    struct timespec worked;
+    CHECK_EQUAL(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &worked), 0);
+    return (double)worked.tv_sec + (double)worked.tv_nsec * 1e-9;
+}
+
+static void exporter_closes_there(int socket) {
+    weir_pool *pool = pool_to_share(0);
+    void *block;
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &block));
+    send_pool(socket, pool);
+    send_block(socket, pool, block);
+    peer_await(socket, 'i');
+    close_unknown(socket);
+    peer_tell(socket, 'c');
+    pause_ms(50);
+    double before = seconds_worked();
+    pause_ms(500);
+    CHECK(seconds_worked() - before < 0.05);
+    peer_tell(socket, 'd');
     for (;;) {
         pause();
     }
@@ -291,6 +339,7 @@ static void recorder_dies_there(int socket) {
 static const part parts[] = {
     {"importer_dies", importer_dies, importer_dies_there, 1},
     {"line_closed", line_closed, line_closed_there, 1},
+    {"exporter_closes", exporter_closes, exporter_closes_there, 1},
     {"exporter_dies", exporter_dies, exporter_dies_there, 1},
     {"exporter_ends", exporter_ends, exporter_ends_there, 0},
     {"exporter_has_a_child", exporter_has_a_child, exporter_has_a_child_there, 0},

@@ -202,13 +202,17 @@ impl Porter {
         Some(())
     }
 
-    /// Does what there is to do on all lines. None: there is no pool any more.
+    /// Does what there is to do on all lines. None: there is no pool any more, or nobody to ring.
     fn look(&mut self, behind: bool) -> Option<()> {
         // whoever rings has seen before what is to be found on the lines: so the bell is looked at first
         let near = self.near.as_ref().map_or(-1, Socket::as_raw_fd);
         let mut files: Vec<RawFd> = vec![self.woken.as_raw_fd(), near];
         files.extend(self.lines.iter().map(Line::awaited));
         let ready = socket::wait(&files, behind);
+        // the program has closed what it does not know: nobody can wake the porter, which would be told so for ever
+        if ready[0].closed {
+            return None;
+        }
         let pool = self.pool.upgrade()?;
         if ready[0].readable {
             let _ = ipc::receive(&self.woken);
