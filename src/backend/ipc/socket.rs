@@ -2,7 +2,7 @@
 //!
 //! Every descriptor that is made or received here closes on exec. Nothing keeps state or locks.
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, process};
 use std::io::Error;
 use std::mem::{MaybeUninit, size_of, size_of_val};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -153,8 +153,12 @@ impl Socket {
         Ok(Socket { waits: true, ..self })
     }
 
-    /// Nothing goes in or out any more, at both ends. Closing does that only with the last copy, and a forked child has copies.
+    /// Nothing goes in or out any more, at both ends. Closing does that only with the last copy, and a forked child has copies, which
+    /// are its parent's to shut down.
     pub fn shut_down(&self) {
+        if process::forked() {
+            return;
+        }
         // SAFETY: no memory is touched. It fails where it has been done.
         unsafe { libc::shutdown(self.as_raw_fd(), libc::SHUT_RDWR) };
     }
