@@ -1010,7 +1010,9 @@ weir_status weir_pool_reset_peaks(weir_pool *pool);
  * Records `event` behind the work queued on `stream`, and every pool learns of it: blocks freed on `stream` before
  * this call are for any stream that waits for the event. For the driver's handles it makes the driver's call, on the
  * calling thread and in its current context. Pools know of an event what this function told them last, so record it by
- * this function always, or by the driver's always; one that was destroyed and made anew counts as recorded by neither.
+ * this function always, or by the driver's always. One of the driver's that was destroyed and made anew with the old handle has to be
+ * recorded by this function before it is waited for by weir's: they cannot tell it from the old one. Of an event that two threads record at
+ * the same time, or one while another waits for it, pools know nothing until it is recorded again.
  *
  * Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for the default stream while a
  * blocking stream is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.
@@ -1158,7 +1160,8 @@ weir_status weir_host_event_query(weir_event event);
 
 /**
  * Makes a pool importable by other processes, and gives a file descriptor that stands for it. Give it to any number of
- * them: with weir_ipc_send_descriptor, with an SCM_RIGHTS message of your own, or by inheritance. The caller owns it and
+ * them: with weir_ipc_send_descriptor, with an SCM_RIGHTS message of your own, or by inheritance (it is close-on-exec: clear
+ * that for a child that calls exec). The caller owns it and
  * closes it when it has been given to all; importers keep what they have. Whoever has it can read and write every
  * block that is exported by a token, and the pages that these lie in.
  *

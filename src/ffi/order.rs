@@ -9,7 +9,9 @@ use crate::lifecycle::order;
 /// Records `event` behind the work queued on `stream`, and every pool learns of it: blocks freed on `stream` before
 /// this call are for any stream that waits for the event. For the driver's handles it makes the driver's call, on the
 /// calling thread and in its current context. Pools know of an event what this function told them last, so record it by
-/// this function always, or by the driver's always; one that was destroyed and made anew counts as recorded by neither.
+/// this function always, or by the driver's always. One of the driver's that was destroyed and made anew with the old handle has to be
+/// recorded by this function before it is waited for by weir's: they cannot tell it from the old one. Of an event that two threads record at
+/// the same time, or one while another waits for it, pools know nothing until it is recorded again.
 ///
 /// Errors: WEIR_ERROR_INVALID_EVENT; WEIR_ERROR_INVALID_STREAM; WEIR_ERROR_CAPTURE for the default stream while a
 /// blocking stream is captured; WEIR_ERROR_BACKEND; WEIR_ERROR_DEVICE_LOST; WEIR_ERROR_UNLOADED; WEIR_ERROR_FORKED.

@@ -51,7 +51,8 @@ unsafe fn read(token: *const weir_ipc_token) -> Result<Bytes, Error> {
 }
 
 /// Makes a pool importable by other processes, and gives a file descriptor that stands for it. Give it to any number of
-/// them: with weir_ipc_send_descriptor, with an SCM_RIGHTS message of your own, or by inheritance. The caller owns it and
+/// them: with weir_ipc_send_descriptor, with an SCM_RIGHTS message of your own, or by inheritance (it is close-on-exec: clear
+/// that for a child that calls exec). The caller owns it and
 /// closes it when it has been given to all; importers keep what they have. Whoever has it can read and write every
 /// block that is exported by a token, and the pages that these lie in.
 ///
