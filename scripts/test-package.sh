@@ -105,10 +105,9 @@ printf 'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES C)\nfind_packa
 if cmake -S "$work" -B "$work/required" -DKIND=COMPONENTS -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1; then
     fail "find_package(weir COMPONENTS nothing) was satisfied"
 fi
+cmake -S "$work" -B "$work/optional" -DKIND=OPTIONAL_COMPONENTS -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 printf 'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES C)\nfind_package(weir CONFIG QUIET COMPONENTS nothing)\nif(TARGET weir::weir)\n  message(FATAL_ERROR "made")\nendif()\n' >"$work/CMakeLists.txt"
 cmake -S "$work" -B "$work/refusing" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null || fail "a package that was refused has targets"
-printf 'cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES C)\nfind_package(weir CONFIG REQUIRED ${KIND} nothing)\n' >"$work/CMakeLists.txt"
-cmake -S "$work" -B "$work/optional" -DKIND=OPTIONAL_COMPONENTS -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 
 step "a consumer by pkg-config"
 cp c_tests/consumer/consumer.c "$work/consumer.c"

@@ -99,7 +99,7 @@ impl Pool {
         }
     }
 
-    /// The event handle is no longer one.
+    /// The event handle is no longer one, or nobody knows what its last record was behind.
     pub fn event_destroyed(&self, event: EventHandle) {
         if let Ok(mut heap) = self.books_to_read() {
             heap.forget_event(event);
