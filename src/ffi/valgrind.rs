@@ -13,6 +13,7 @@
 
 use crate::backend::process;
 use crate::base::units::Addr;
+use crate::lifecycle::registry::POOLS;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -84,11 +85,15 @@ fn blocks() -> MutexGuard<'static, BTreeMap<u64, (u64, usize)>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A block of the pool `handle` was allocated. `in_flight`: work queued before may still use its memory as that
-/// of an earlier block. Call it only while [`active`].
+/// A block of the pool `handle` was allocated, unless the pool has ended since. `in_flight`: work queued before may still use its
+/// memory as that of an earlier block. Call it only while [`active`].
 #[inline(never)]
 pub(super) fn allocated(handle: usize, at: Addr, bytes: u64, in_flight: bool) {
-    blocks().insert(at.0, (bytes, handle));
+    let mut blocks = blocks();
+    if !POOLS.is_live(handle) {
+        return; // `ended` may have been through, which holds the lock
+    }
+    blocks.insert(at.0, (bytes, handle));
     let defined = in_flight || SHARED.load(Ordering::Relaxed);
     request([
         MALLOCLIKE_BLOCK,

@@ -1,12 +1,14 @@
-//! weir_finalize while another thread copies, on the stand-in driver.
+//! Pools that end while another thread is inside a call, on the stand-in driver.
 
 use crate::common::standin::{Device, alone, delay, ok, stream};
 use std::ffi::c_void;
+use std::ptr::{null, null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use weir::ffi::blocks::weir_pool_alloc;
 use weir::ffi::copies::{weir_copy_async, weir_copy_async_hold};
-use weir::ffi::pool::weir_finalize;
-use weir::ffi::status::weir_status::WEIR_OK;
+use weir::ffi::pool::{weir_finalize, weir_pool_create, weir_pool_destroy};
+use weir::ffi::status::weir_status::{WEIR_ERROR_POOL_DESTROYED, WEIR_OK};
 use weir::ffi::types::WEIR_COPY_STAGED;
 
 const BYTES: usize = 300 << 10;
@@ -87,4 +89,33 @@ fn finalize_waits_for_a_copy_that_goes_through_its_memory() {
             drop(device);
         },
     );
+}
+
+/// A request that has asked the driver who its stream is finds no pool any more, though it asks the driver next.
+#[test]
+fn a_call_under_way_says_that_its_pool_was_destroyed() {
+    alone("a_call_under_way_says_that_its_pool_was_destroyed", &[], || {
+        let device = Device::open(0);
+        let on = stream();
+        let mut pool = null_mut();
+        // SAFETY: the defaults, and a variable for the result.
+        assert_eq!(unsafe { weir_pool_create(null(), &raw mut pool) }, WEIR_OK);
+        delay("cuStreamGetId", 1, 300_000);
+        let names = (pool.expose_provenance(), on.expose_provenance());
+        let asker = std::thread::spawn(move || {
+            let mut block = null_mut();
+            let (pool, on) = (
+                with_exposed_provenance_mut(names.0),
+                with_exposed_provenance_mut(names.1),
+            );
+            // SAFETY: handles are checked, the stream stays, and the rest is a variable for the result.
+            unsafe { weir_pool_alloc(pool, 4096, on, &raw mut block) }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        // SAFETY: handles are checked.
+        assert_eq!(unsafe { weir_pool_destroy(pool) }, WEIR_OK);
+        assert_eq!(asker.join().expect("no panic"), WEIR_ERROR_POOL_DESTROYED);
+        ok!(stream_destroy(on));
+        drop(device);
+    });
 }

@@ -409,16 +409,8 @@ impl Backend for CudaBackend {
     }
 
     fn record(&self, stream: StreamHandle) -> Result<Event, BackendError> {
-        self.may_ask()?;
-        let named = self.streams.usable(stream)?;
-        let event = named.context.event()?;
-        // SAFETY: an event of the stream's context that nobody else has, and the caller's stream.
-        let code = unsafe { (self.driver.symbols.event_record)(event.handle(), named.stream) };
-        if let Err(error) = self.streams.check("cuEventRecord", code) {
-            named.context.put_back(event);
-            return Err(error);
-        }
-        Ok(Event(event.0 as u64 | (named.place as u64) << PLACE_SHIFT))
+        let (event, place) = self.streams.record(stream)?;
+        Ok(Event(event.0 as u64 | (place as u64) << PLACE_SHIFT))
     }
 
     fn query(&self, event: Event) -> Result<bool, BackendError> {
@@ -468,6 +460,8 @@ impl Backend for CudaBackend {
             && let Some((event, context)) = self.event(event)
         {
             context.put_back(event);
+            drop(context);
+            self.streams.take_back();
         }
     }
 

@@ -15,10 +15,13 @@
 //! joined when they are first seen, and left when the pool ends. Streams of contexts that a program made itself are
 //! refused, because nobody could tell when such a context ends.
 //!
+//! Once the pool has ended nothing more may be asked of its contexts. They are left when the last event is back: a call that was under
+//! way may have recorded one.
+//!
 //! Locks: `contexts`, for a look at the list or to add to it.
 
 use super::captures::{self, Capturing};
-use super::context::{self, Context, Entered, Identity, enter};
+use super::context::{self, Context, Entered, Identity, RawEvent, enter};
 use super::driver::{self, Driver, SUCCESS};
 use super::symbols::Code;
 use crate::backend::{BackendError, process};
@@ -27,7 +30,7 @@ use cuda_driver_sys::{CUcontext, CUresult, CUstream, CUstream_flags};
 use std::cell::Cell;
 use std::ffi::c_uint;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Identities that are not the driver's.
@@ -94,6 +97,9 @@ pub(super) struct Streams {
     driver: &'static Driver,
     own: Arc<Identity>,
     contexts: RwLock<Vec<Arc<Context>>>,
+    closed: AtomicBool,
+    /// Events that are out, and calls that are about to record one.
+    out: AtomicUsize,
     /// Streams of late, by the low bits of their identities. These are never used twice, so what was found out about one holds.
     latest: [AtomicU64; LATEST],
 }
@@ -112,11 +118,13 @@ impl Streams {
             driver: own.driver,
             own: own.identity(),
             contexts: RwLock::new(vec![own]),
+            closed: AtomicBool::new(false),
+            out: AtomicUsize::new(0),
             latest: [const { AtomicU64::new(0) }; LATEST],
         }
     }
 
-    /// The context at a place; None once the pool has ended.
+    /// The context at a place; None once all have been left.
     pub(super) fn context(&self, place: usize) -> Option<Arc<Context>> {
         let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
         contexts.get(place).cloned()
@@ -124,7 +132,10 @@ impl Streams {
 
     /// The pool's own context.
     pub(super) fn own(&self) -> Result<Arc<Context>, BackendError> {
-        self.context(0).ok_or(BackendError::Unloaded)
+        let open = !self.closed.load(Ordering::SeqCst);
+        open.then(|| self.context(0))
+            .flatten()
+            .ok_or(BackendError::Unloaded)
     }
 
     /// Is the pool's own context lost?
@@ -138,8 +149,47 @@ impl Streams {
         contexts.clone()
     }
 
-    /// Leaves all contexts: the pool has ended. In a forked child locks may be held for ever, and nothing is left to do.
+    /// An event behind what is queued on a stream, and the place of its context, which stays until the event is back.
+    pub(super) fn record(&self, stream: StreamHandle) -> Result<(RawEvent, usize), BackendError> {
+        self.out.fetch_add(1, Ordering::SeqCst); // before `closed` is looked at
+        let recorded = self.record_open(stream);
+        if recorded.is_err() {
+            self.take_back();
+        }
+        recorded
+    }
+
+    fn record_open(&self, stream: StreamHandle) -> Result<(RawEvent, usize), BackendError> {
+        driver::still_usable()?;
+        self.own()?.alive()?;
+        let named = self.usable(stream)?;
+        let event = named.context.event()?;
+        // SAFETY: an event of the stream's context that nobody else has, and the caller's stream.
+        let code = unsafe { (self.driver.symbols.event_record)(event.handle(), named.stream) };
+        if let Err(error) = self.check("cuEventRecord", code) {
+            named.context.put_back(event);
+            return Err(error);
+        }
+        Ok((event, named.place))
+    }
+
+    /// An event is back, or was not recorded.
+    pub(super) fn take_back(&self) {
+        if self.out.fetch_sub(1, Ordering::SeqCst) == 1 && self.closed.load(Ordering::SeqCst) {
+            self.leave();
+        }
+    }
+
+    /// The pool has ended.
     pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        if self.out.load(Ordering::SeqCst) == 0 {
+            self.leave();
+        }
+    }
+
+    /// Leaves all contexts. In a forked child locks may be held for ever, and nothing is left to do.
+    fn leave(&self) {
         if process::forked() {
             return;
         }
@@ -161,7 +211,7 @@ impl Streams {
             found.map(|(place, context)| (place, context.clone()))
         };
         let contexts = self.contexts.read().unwrap_or_else(PoisonError::into_inner);
-        if contexts.is_empty() {
+        if contexts.is_empty() || self.closed.load(Ordering::SeqCst) {
             return Err(BackendError::Unloaded);
         }
         // a device that was reset has its old handle again, but the pool's own memory went with the old context
@@ -460,6 +510,6 @@ pub(super) fn handle(stream: StreamHandle) -> CUstream {
 impl Drop for Streams {
     /// What the contexts hold of the process goes even when nothing of the driver can.
     fn drop(&mut self) {
-        self.close();
+        self.leave();
     }
 }
