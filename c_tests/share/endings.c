@@ -107,10 +107,60 @@ static void exporter_closes_there(int socket) {
     double before = seconds_worked();
     pause_ms(500);
     CHECK(seconds_worked() - before < 0.05);
+    int descriptor = -1;
+    CHECK_STATUS(WEIR_ERROR_STALE, weir_pool_export(pool, &descriptor));
+    CHECK_SAYS("descriptors");
     peer_tell(socket, 'd');
     for (;;) {
         pause();
     }
+}
+
+/* ---- it closes the lines alone: nobody will hear when the importer is done with its block ---- */
+
+static void exporter_closes_lines(void) {
+    peer other = peer_start("exporter_closes_lines");
+    weir_pool *pool = receive_pool(other.socket);
+    void *block = receive_block(other.socket, pool);
+    peer_tell(other.socket, 'i');
+    peer_await(other.socket, 'c');
+    CHECK(contents_are(block, 1, BLOCK));
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    CHECK_OK(weir_pool_destroy(pool));
+    peer_tell(other.socket, 'd');
+    peer_join(&other);
+}
+
+static void exporter_closes_lines_there(int socket) {
+    int was_open[100], on_device = check_on_device();
+    weir_pool *pool = pool_to_share(0);
+    void *block, *next;
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &block));
+    contents_fill(block, 1, BLOCK);
+    send_pool(socket, pool);
+    for (int file = 0; file < 100; file++) {
+        was_open[file] = fcntl(file, F_GETFD) != -1;
+    }
+    send_block(socket, pool, block);
+    peer_await(socket, 'i');
+    for (int file = 0; file < 100 && !on_device; file++) { /* what the driver opens is its affair */
+        if (!was_open[file]) {
+            close(file);
+        }
+    }
+    CHECK_OK(weir_pool_free_synced(pool, block));
+    pause_ms(50);
+    CHECK_EQUAL(pending(pool), BLOCK);
+    CHECK_OK(weir_pool_alloc(pool, BLOCK, NULL, &next));
+    contents_fill(next, 2, BLOCK);
+    double before = seconds_worked();
+    pause_ms(500);
+    CHECK(seconds_worked() - before < 0.05);
+    peer_tell(socket, 'c');
+    peer_await(socket, 'd');
+    send_pool(socket, pool); /* others may come */
+    CHECK_OK(weir_pool_free(pool, next, NULL));
+    CHECK_OK(weir_pool_destroy(pool));
 }
 
 /* ---- the exporter dies, or its pool ends ---- */
@@ -340,6 +390,7 @@ static const part parts[] = {
     {"importer_dies", importer_dies, importer_dies_there, 1},
     {"line_closed", line_closed, line_closed_there, 1},
     {"exporter_closes", exporter_closes, exporter_closes_there, 1},
+    {"exporter_closes_lines", exporter_closes_lines, exporter_closes_lines_there, 0},
     {"exporter_dies", exporter_dies, exporter_dies_there, 1},
     {"exporter_ends", exporter_ends, exporter_ends_there, 0},
     {"exporter_has_a_child", exporter_has_a_child, exporter_has_a_child_there, 0},

@@ -15,7 +15,7 @@
 use super::{Pool, translate};
 use crate::alloc::lend::Extent;
 use crate::alloc::size::MIN_ALIGN;
-use crate::backend::ipc::socket::{self, Socket};
+use crate::backend::ipc::socket::{self, Ready, Socket};
 use crate::backend::ipc::token::{Token, What};
 use crate::backend::ipc::{self, Kind, MOST, Message, Welcome, words_of};
 use crate::backend::{Backend, BackendError, process};
@@ -23,6 +23,7 @@ use crate::base::error::Error;
 use crate::base::lock::{Rank, Ranked};
 use crate::base::units::{Addr, EventHandle, PageHandle, StreamHandle};
 use std::cell::Cell;
+use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Weak};
@@ -210,8 +211,12 @@ impl Porter {
         files.extend(self.lines.iter().map(Line::awaited));
         let ready = socket::wait(&files, behind);
         // the program has closed what it does not know: nobody can wake the porter, which would be told so for ever
-        if ready[0].closed {
+        if ready[0].closed || ready[0].lost {
             return None;
+        }
+        if ready[2..].iter().any(|line| line.lost) {
+            self.lose(&ready[2..]);
+            return self.look(behind);
         }
         let pool = self.pool.upgrade()?;
         if ready[0].readable {
@@ -229,6 +234,9 @@ impl Porter {
             }
             !over
         });
+        if ready[1].lost {
+            mem::forget(self.near.take()); // the number may be another file's by now
+        }
         if (ready[1].readable || ready[1].closed)
             && let Some(near) = &self.near
         {
@@ -243,6 +251,19 @@ impl Porter {
             }
         }
         Some(())
+    }
+
+    /// The program has closed lines of importers, who may go on using what they have: it stays lent until the pool ends, since nobody
+    /// will hear that they are done. Nothing of these lines is closed, as the numbers may be other files' by now.
+    fn lose(&mut self, ready: &[Ready]) {
+        let mut ready = ready.iter();
+        let lost = self
+            .lines
+            .extract_if(.., |_| ready.next().expect("one for each line").lost);
+        lost.for_each(|mut line| {
+            (line.loans, line.left) = (Vec::new(), Vec::new());
+            mem::forget(line);
+        });
     }
 }
 
@@ -431,9 +452,19 @@ impl Pool {
         };
         let (answer, bell) = (f(open), open.bell.clone());
         drop(entrance);
-        if bell.0.lock().failed {
+        let state = bell.0.lock();
+        let (failed, over) = (state.failed, state.closing);
+        drop(state);
+        if failed {
             return Err(Error::Internal(
                 "the thread that answers importers has panicked, so the pool cannot be shared any more"
+                    .into(),
+            ));
+        }
+        if over && self.entrance.lock().door().is_some() {
+            return Err(Error::Stale(
+                "the program has closed descriptors of weir's, so the pool cannot be shared any more; close only what you have \
+                 opened"
                     .into(),
             ));
         }

@@ -295,6 +295,8 @@ pub struct Ready {
     pub readable: bool,
     /// The other end is closed, or shut down: nothing more will come.
     pub closed: bool,
+    /// There is no such descriptor: somebody else in the process has closed it.
+    pub lost: bool,
 }
 
 /// What is ready of these descriptors; a negative one stands for nothing. Unless told to look only, waits until
@@ -319,7 +321,8 @@ pub fn wait(files: &[RawFd], look: bool) -> Vec<Ready> {
     all.iter()
         .map(|one| Ready {
             readable: one.revents & libc::POLLIN != 0,
-            closed: one.revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL) != 0,
+            closed: one.revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) != 0,
+            lost: one.revents & libc::POLLNVAL != 0,
         })
         .collect()
 }
