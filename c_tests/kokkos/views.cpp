@@ -181,6 +181,26 @@ void requests() {
     } catch (const weir::error &bad) {
         CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, bad.status());
     }
+    const size_t much = size_t(1) << 32;
+    const size_t extents[][3] = {{much / 2, much / 2, 4}, {much << 18, 1, 1}, {much, 0, 1}, {much / 2, much / 2, 0}};
+    for (const size_t *n : extents) { // the product is 2 to the 64th; three extents have 32 bits each with some Kokkos; no elements
+        bool made = false;
+        try {
+            const view<int ***> product(alloc(pool), n[0], n[1], n[2]);
+            made = true;
+            CHECK(product.size() == 0);
+        } catch (const weir::error &bad) {
+            CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, bad.status());
+        }
+        CHECK(made || n[2] != 0);
+    }
+    CHECK_EQUAL(view<int *[3]>(alloc(pool), typename view<int *[3]>::array_layout(5)).size(), 15);
+    try {
+        view<int **> overflow(alloc(pool), typename view<int **>::array_layout(much, much));
+        CHECK(!"thrown");
+    } catch (const weir::error &bad) {
+        CHECK_STATUS(WEIR_ERROR_SIZE_TOO_LARGE, bad.status());
+    }
     CHECK_EQUAL(pool.stats().used_bytes, 0);
     view<double **> fits(alloc(pool), 500, 10000);
     const view<Aligned *> aligned(alloc(pool, Kokkos::WithoutInitializing), 3);

@@ -16,6 +16,7 @@
 #ifndef WEIR_KOKKOS_VIEW_HPP
 #define WEIR_KOKKOS_VIEW_HPP
 
+#include <initializer_list>
 #include <memory>
 #include <weir/kokkos/owner.hpp>
 
@@ -71,6 +72,22 @@ struct unmanaged {
                               Kokkos::MemoryTraits<unmanaged_traits<traits>()>>;
 };
 
+/** How many elements a view of these extents spans; more than any memory has if the view has not got them, whose numbers may be of 32
+ * bits, or their product is no std::size_t. */
+template <class View>
+std::size_t span_of(const View &of, const std::size_t *extents, std::size_t count) {
+    std::size_t left = static_cast<std::size_t>(-1);
+    bool fits = true, none = false;
+    for (std::size_t dimension = 0; dimension < static_cast<std::size_t>(View::rank); dimension++) {
+        const bool asked = dimension < count && dimension < static_cast<std::size_t>(View::rank_dynamic);
+        const std::size_t extent = asked ? extents[dimension] : of.extent(dimension);
+        fits = fits && extent == of.extent(dimension);
+        none = none || extent == 0;
+        left = extent == 0 ? left : left / extent;
+    }
+    return fits && (none || left > 0) ? of.span() : static_cast<std::size_t>(-1);
+}
+
 } // namespace detail
 
 /** What a view is made of: a label, a weir::pool, an execution space instance, Kokkos::WithoutInitializing; each of them
@@ -103,11 +120,11 @@ class basic_view : public View {
     /** The same with more to say: see weir::kokkos::alloc. */
     template <class Exec, class... Extents, class = std::enable_if_t<(std::is_convertible_v<Extents, std::size_t> && ...)>>
     explicit basic_view(const detail::request<Exec> &asked, Extents... extents)
-        : basic_view(make(asked, View(pointer(nullptr), static_cast<std::size_t>(extents)...).span()),
+        : basic_view(make(asked, spanned({static_cast<std::size_t>(extents)..., 1}, static_cast<std::size_t>(extents)...)),
                      [&](element *data) { return View(data, static_cast<std::size_t>(extents)...); }) {}
     template <class Exec>
     basic_view(const detail::request<Exec> &asked, const typename View::array_layout &layout)
-        : basic_view(make(asked, View(pointer(nullptr), layout).span()), [&](element *data) { return View(data, layout); }) {}
+        : basic_view(make(asked, detail::span_of(View(pointer(nullptr), layout), layout.dimension, 8)), [&](element *data) { return View(data, layout); }) {}
 
     /** Another view of the same memory, if Kokkos allows it: of const elements, for instance. */
     template <class Other, class = std::enable_if_t<!std::is_same_v<Other, View> && std::is_constructible_v<View, const Other &>>>
@@ -127,6 +144,11 @@ class basic_view : public View {
   private:
     template <class Other>
     friend class basic_view;
+
+    template <class... Extents>
+    static std::size_t spanned(std::initializer_list<std::size_t> asked, Extents... extents) {
+        return detail::span_of(View(pointer(nullptr), extents...), asked.begin(), sizeof...(extents));
+    }
 
     template <class Exec>
     using owner = detail::owner_of<Exec, space, element>;
