@@ -38,7 +38,7 @@ pub struct weir_pool_stats {
     pub allocations: u64,
     /// Blocks ever freed.
     pub frees: u64,
-    /// Requests that failed.
+    /// Requests that failed, but for those refused because of an argument.
     pub failures: u64,
     /// Requests served at once.
     pub cache_hits: u64,

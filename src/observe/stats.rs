@@ -30,7 +30,7 @@ pub struct Stats {
     pub allocations: u64,
     /// Blocks ever freed (a count).
     pub frees: u64,
-    /// Requests that failed (a count).
+    /// Requests that failed, but for those refused because of an argument (a count).
     pub failures: u64,
     /// Requests served without the miss path (a count).
     pub hits: u64,
