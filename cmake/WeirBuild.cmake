@@ -30,12 +30,15 @@ set(weir_include_dir "${CMAKE_CURRENT_SOURCE_DIR}/include")
 set(weir_so "libweir.so.${PROJECT_VERSION}")
 set(weir_soname "libweir.so.${PROJECT_VERSION_MAJOR}")
 
+# Blanks separate, as in a shell, and so do semicolons, as in CMake.
+separate_arguments(weir_cargo_flags UNIX_COMMAND "${WEIR_CARGO_FLAGS}")
+
 # cargo decides what is out of date, so it is always asked, and runs where it finds .cargo/config.toml. Without a library
 # for Rust beside them, whose users could name any of its functions and variables, these two need not keep each within
 # reach of others.
 add_custom_target(weir_cargo ALL
   COMMAND "${WEIR_CARGO}" rustc --locked --lib --crate-type cdylib,staticlib --profile "${WEIR_CARGO_PROFILE}"
-          --manifest-path "${CMAKE_CURRENT_SOURCE_DIR}/Cargo.toml" --target-dir "${weir_cargo_dir}" ${WEIR_CARGO_FLAGS}
+          --manifest-path "${CMAKE_CURRENT_SOURCE_DIR}/Cargo.toml" --target-dir "${weir_cargo_dir}" ${weir_cargo_flags}
           -- --print "native-static-libs=${CMAKE_CURRENT_BINARY_DIR}/native/actual.txt"
   COMMAND "${CMAKE_COMMAND}" "-DEXPECTED=${CMAKE_CURRENT_BINARY_DIR}/native/expected.txt"
           "-DACTUAL=${CMAKE_CURRENT_BINARY_DIR}/native/actual.txt"

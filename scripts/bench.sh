@@ -24,6 +24,9 @@ usage: scripts/bench.sh [options]
 END
 }
 
+# A path that is given is seen from where the script was called, a default from the project.
+given() { [[ $1 = /* ]] && echo "$1" || echo "$called/$1"; }
+called=$PWD
 cd "$(dirname "$0")/.." || exit 2
 memory=host prefix=${PREFIX:-build/prefix} traces=traces out=build/bench wheels='' allocators='' only='' pack=''
 list=0 budget=450 quick=() rounds=() seconds=2 passes=1
@@ -38,22 +41,24 @@ while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || { echo "bench: $1 needs a value" >&2; exit 2; }
     case $1 in
     --memory) memory=$2 ;;
-    --prefix) prefix=$2 ;;
-    --traces) traces=$2 ;;
-    --out) out=$2 ;;
-    --wheels) wheels=$2 ;;
+    --prefix) prefix=$(given "$2") ;;
+    --traces) traces=$(given "$2") ;;
+    --out) out=$(given "$2") ;;
+    --wheels) wheels=$(given "$2") ;;
     --allocators) allocators=,$2, ;;
     --only) only=,$2, ;;
     --rounds) rounds=(--rounds "$2") ;;
     --seconds) seconds=$2 ;;
     --passes) passes=$2 ;;
     --budget) budget=$2 ;;
-    --pack) pack=$(realpath "$2") ;;
+    --pack) pack=$(given "$2") ;;
     esac
     shift 2
 done
 
-[[ $passes =~ ^[1-9][0-9]*$ ]] || { echo "bench: --passes $passes: expected a number from 1 on" >&2; exit 2; }
+number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || { echo "bench: $1 $2: expected a number from 1 on" >&2; exit 2; }; }
+number --passes "$passes"
+number --budget "$budget"
 case $memory in
 host) all=(weir-host null malloc mimalloc jemalloc) ;;
 device) all=(weir weir-declared weir-untold null cudaMallocAsync torch torch-expandable rmm-pool rmm-arena thrust-pool cupy-pool) ;;
@@ -72,7 +77,8 @@ known=,$(IFS=,; echo "${scenarios[*]}"),
 for name in ${only//,/ }; do
     [[ $known == *",$name,"* ]] || { echo "bench: no scenario is called $name" >&2; exit 2; }
 done
-prefix=$(realpath -e "$prefix") || exit 2
+[ -e "$prefix/lib/libweir.so" ] || { echo "bench: --prefix $prefix: no weir is installed there; make install PREFIX=..." >&2; exit 2; }
+prefix=$(realpath "$prefix")
 traces=$(realpath -e "$traces") || exit 2
 [ -z "$wheels" ] || wheels=$(realpath -e "$wheels") || exit 2
 files=("$traces"/*.trace.gz)

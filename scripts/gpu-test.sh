@@ -52,6 +52,9 @@ Steps:
 END
 }
 
+# A path that is given is seen from where the script was called, a default from the project.
+given() { [[ $1 = /* ]] && echo "$1" || echo "$called/$1"; }
+called=$PWD
 cd "$(dirname "$0")/.." || exit 2
 steps=(build device teardown no_wait share stress rounds passing oom illegal capture replay replay_tight memcheck stress_memcheck racecheck initcheck copies hazard examples nvtx ring nccl thrust growing_sorts rmm cccl_memcheck examples_memcheck clients kokkos)
 prefix=${PREFIX:-build/prefix} traces=traces replay='' wheels='' kokkos='' out=build/gpu-test only='' skip='' pack='' quick=0 budget=540
@@ -65,15 +68,15 @@ while [ $# -gt 0 ]; do
     esac
     [ $# -ge 2 ] || { echo "gpu-test: $1 needs a value" >&2; exit 2; }
     case $1 in
-    --prefix) prefix=$2 ;;
-    --traces) traces=$2 ;;
-    --replay) replay=$2 ;;
-    --kokkos) kokkos=$2 ;;
-    --wheels) wheels=$2 ;;
-    --out) out=$2 ;;
+    --prefix) prefix=$(given "$2") ;;
+    --traces) traces=$(given "$2") ;;
+    --replay) replay=$(given "$2") ;;
+    --kokkos) kokkos=$(given "$2") ;;
+    --wheels) wheels=$(given "$2") ;;
+    --out) out=$(given "$2") ;;
     --only) only=,$2, ;;
     --skip) skip=,$2, ;;
-    --pack) pack=$2 ;;
+    --pack) pack=$(given "$2") ;;
     --budget) budget=$2 ;;
     esac
     shift 2
@@ -81,10 +84,12 @@ done
 for name in ${only//,/ } ${skip//,/ }; do
     [[ " ${steps[*]} " == *" $name "* ]] || { echo "gpu-test: no step is called $name" >&2; exit 2; }
 done
-prefix=$(realpath "$prefix") || exit 2
-traces=$(realpath "$traces") || exit 2
-[ -z "$replay" ] || replay=$(realpath "$replay") || exit 2
-[ -z "$kokkos" ] || kokkos=$(realpath "$kokkos") || exit 2
+[[ $budget =~ ^[1-9][0-9]*$ ]] || { echo "gpu-test: --budget $budget: expected seconds, a number from 1 on" >&2; exit 2; }
+[ -e "$prefix/lib/libweir.so" ] || { echo "gpu-test: --prefix $prefix: no weir is installed there; make install PREFIX=..." >&2; exit 2; }
+prefix=$(realpath "$prefix")
+traces=$(realpath -e "$traces") || exit 2
+[ -z "$replay" ] || replay=$(realpath -e "$replay") || exit 2
+[ -z "$kokkos" ] || kokkos=$(realpath -e "$kokkos") || exit 2
 [ -z "$wheels" ] || wheels=$(realpath -e "$wheels") || exit 2
 mkdir -p "$out"
 out=$(realpath "$out")
@@ -93,6 +98,7 @@ tests=$out/c_tests gpu=$out/c_tests/gpu examples=$out/clients rmm=$out/rmm
 jobs=$(($(nproc) < 16 ? $(nproc) : 16))
 export LD_LIBRARY_PATH=$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 PATH=$PATH:/usr/local/cuda/bin
+command -v nvcc >/dev/null || { echo "gpu-test: nvcc is missing, which builds the programs with kernels; put CUDA's bin folder into PATH" >&2; exit 2; }
 
 names=() results=() seconds=() notes=() failed=0
 

@@ -376,7 +376,24 @@ def collected(folder):
     files = sorted(Path(folder).glob("*.jsonl"))
     if not files:
         raise SystemExit(f"plot-bench: there is no *.jsonl in {folder}")
-    return "".join(file.read_text() for file in files)
+    for file in files:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            check(line, f"{file}:{number}")
+    text = "".join(file.read_text() for file in files)
+    if '"metric"' not in text:
+        raise SystemExit(f"plot-bench: the files *.jsonl in {folder} have no figures; look into the logs of the bench")
+    return text
+
+
+def check(line, where):
+    """A bench that was stopped may have left half a line."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"plot-bench: {where} is no row of a bench: {error}; take the line out") from None
+    wanted = {"allocator", "run"} if "run" in row else {"allocator", "scenario", "case", "metric", "rounds"}
+    if missing := wanted - set(row):
+        raise SystemExit(f"plot-bench: {where} is no row of a bench, it has no {', '.join(sorted(missing))}; take the line out")
 
 
 def main(words):

@@ -8,6 +8,7 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 what=${1:-test}
+[[ $# -le 1 && $what =~ ^(test|demo|bench)$ ]] || die "unknown argument: $*; expected demo, bench, or nothing for the tests"
 command -v cargo >/dev/null || die "cargo is missing; install Rust (https://rustup.rs) first"
 [ "$what" != test ] || cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing; run: rustup component add rustfmt"
 [ "$what" != test ] || cargo clippy --version >/dev/null 2>&1 || die "clippy is missing; run: rustup component add clippy"

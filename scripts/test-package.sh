@@ -4,9 +4,13 @@
 # Both ways of installing give the same files; a prefix works after it was moved, by CMake and by
 # pkg-config, in C and C++, shared and static; weir works as a subdirectory; versions are Cargo.toml's.
 set -euo pipefail
+if [ $# != 1 ] || [ ! -e "$1/CMakeCache.txt" ]; then
+    printf 'usage: scripts/test-package.sh BUILD, a folder that cmake --build has built weir in\n' >&2
+    exit 2
+fi
+build=$(realpath "$1")
 cd "$(dirname "$0")/.."
 source=$PWD
-build=$(realpath "$1")
 work=$build/test-package
 rm -rf "$work"
 mkdir -p "$work"
@@ -126,7 +130,7 @@ step "weir as a subdirectory, built elsewhere"
 elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 cmake -S c_tests/consumer -B "$elsewhere" -DWEIR_SOURCE="$source" -DWEIR_CARGO_PROFILE=dev \
-    -DWEIR_CARGO_FLAGS=--config=profile.dev.opt-level=0 >"$work/subdirectory.log"
+    "-DWEIR_CARGO_FLAGS=--config profile.dev.opt-level=0" >"$work/subdirectory.log"
 cmake --build "$elsewhere" >>"$work/subdirectory.log" 2>&1 || { cat "$work/subdirectory.log"; fail "the build failed"; }
 ctest --test-dir "$elsewhere" --output-on-failure
 cmake --install "$elsewhere" --prefix "$work/nothing" >/dev/null

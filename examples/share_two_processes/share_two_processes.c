@@ -7,6 +7,7 @@
  * and some tokens at first, and then one byte a frame. */
 #include "work.h"
 
+#include <limits.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,22 +243,34 @@ static pid_t start_consumer(char **argv, int socket) {
     return child;
 }
 
+/* A whole number from 1 on; 0: this is none. */
+static int number(const char *text) {
+    char *end;
+    long value = strtol(text, &end, 10);
+    return end == text || *end != 0 || value < 1 || value > INT_MAX ? 0 : (int)value;
+}
+
 int main(int argc, char **argv) {
-    int on_device = 0, consumer = 0, frames = 200, ends[2], status = 0;
-    size_t mib = 64;
+    int on_device = 0, consumer = 0, frames = 200, mib = 64, ends[2], status = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--consumer") == 0) {
             consumer = 1;
         } else if (strcmp(argv[i], "--memory") == 0 && i + 1 < argc) {
             on_device = strcmp(argv[++i], "device") == 0;
+            if (!on_device && strcmp(argv[i], "host") != 0) {
+                die("--memory", "expected host or device");
+            }
         } else if (strcmp(argv[i], "--frames") == 0 && i + 1 < argc) {
-            frames = atoi(argv[++i]);
+            frames = number(argv[++i]);
         } else if (strcmp(argv[i], "--mib") == 0 && i + 1 < argc) {
-            mib = strtoul(argv[++i], NULL, 10);
+            mib = number(argv[++i]);
         } else {
             fprintf(stderr, "usage: %s [--memory host|device] [--frames N] [--mib N]\n", argv[0]);
             return 2;
         }
+    }
+    if (frames == 0 || mib == 0) {
+        die("--frames, --mib", "expected a whole number from 1 on");
     }
     if (consumer) {
         who = "consumer";
@@ -270,7 +283,7 @@ int main(int argc, char **argv) {
         pid_t child = start_consumer(argv, ends[1]);
         close(ends[1]);
         WORK(work_open(on_device));
-        produce(ends[0], on_device, frames < SLOTS ? SLOTS : frames, mib << 20);
+        produce(ends[0], on_device, frames < SLOTS ? SLOTS : frames, (size_t)mib << 20);
         close(ends[0]);
         waitpid(child, &status, 0);
     }
