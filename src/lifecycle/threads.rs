@@ -344,8 +344,9 @@ pub fn with<R>(handle: usize, f: impl FnOnce(&Pool) -> Result<R, Error>) -> Resu
     let known = last.as_ref().and_then(|last| last.as_ref());
     let pool = found.as_ref().or(known.map(|last| &last.1));
     let result = f(pool.expect("one or the other")).map_err(|error| match error {
-        // It ended while the call ran; only the table knows how. Its books may have heard after its driver.
-        Error::PoolDestroyed { .. } | Error::Unloaded if !POOLS.is_live(handle) => POOLS.verdict(handle),
+        // It ended while the call ran; only the table knows how.
+        Error::PoolDestroyed { .. } => POOLS.verdict(handle),
+        Error::Unloaded if !POOLS.is_live(handle) => POOLS.verdict(handle),
         error => error,
     });
     drop(last);
