@@ -1172,8 +1172,9 @@ weir_status weir_host_event_query(weir_event event);
  *
  * Errors: WEIR_ERROR_NULL_POINTER; WEIR_ERROR_NOT_SUPPORTED for a pool made without ipc_handle_types = 1, or an imported
  * one; WEIR_ERROR_STALE once a process has called shutdown(2) on a descriptor that this function gave, which is so for all of
- * them, or the program has closed the pool's own descriptors (what it has closed of an importer's alone keeps nobody from coming, and
- * that one's blocks stay until the pool ends); WEIR_ERROR_BACKEND if there are no descriptors or threads left; WEIR_ERROR_DEVICE_LOST; the pool errors.
+ * them, or the program has closed descriptors that it did not open, the pool's among them (where these are an importer's alone,
+ * what that one has stays lent until the pool ends); WEIR_ERROR_BACKEND if there are no descriptors or threads left;
+ * WEIR_ERROR_DEVICE_LOST; the pool errors.
  */
 weir_status weir_pool_export(weir_pool *pool,
                              int *descriptor);
