@@ -142,7 +142,7 @@ impl CudaBackend {
         })
     }
 
-    /// The event of a number, and its context. None once the pool has ended.
+    /// The event of a number, and its context. None once the backend has left all contexts, which it does when no event is out.
     fn event(&self, event: Event) -> Option<(RawEvent, Arc<Context>)> {
         let context = self.streams.context((event.0 >> PLACE_SHIFT) as usize)?;
         let handle = event.0 & ((1 << PLACE_SHIFT) - 1);
